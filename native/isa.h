@@ -1,0 +1,34 @@
+// Which instruction set the kernels use: the best the processor has, or a forced one for tests.
+#pragma once
+
+namespace strata {
+
+struct Products; // products.h
+struct Ops;      // ops.h
+
+enum class Isa { scalar = 0, avx2 = 1, avx512 = 2 };
+
+Isa best_isa();             // what this processor and operating system can run
+bool is_supported(Isa isa); // whether kernels for isa exist and can run here
+const char *isa_name(Isa isa);
+
+// Kernel tables; isa must be supported.
+const Products &products(Isa isa);
+const Ops &ops(Isa isa);
+
+namespace isa_scalar {
+extern const Products products_table;
+extern const Ops ops_table;
+} // namespace isa_scalar
+#ifdef STRATA_X86
+namespace isa_avx2 {
+extern const Products products_table;
+extern const Ops ops_table;
+} // namespace isa_avx2
+namespace isa_avx512 {
+extern const Products products_table;
+extern const Ops ops_table;
+} // namespace isa_avx512
+#endif
+
+} // namespace strata
