@@ -1,0 +1,109 @@
+"""The seam between the engine and a device: one model, and one conversation on it.
+
+Owns the two protocols and nothing else. ``strata.cpu`` implements them without importing this
+file; ``engine.build`` joins the two; the tests implement them with a fake of a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from strata.model_spec import ModelSpec
+
+Tokens = NDArray[np.int32]
+Logits = NDArray[np.float32]
+OnProgress = Callable[[int, int], None]  # (tokens read so far, tokens to read)
+ShouldStop = Callable[[], bool]
+
+MAX_WINDOW_ROWS = 8
+
+
+class Snapshot(Protocol):
+    """The exact state of a conversation at one position; opaque to the engine."""
+
+    @property
+    def position(self) -> int:
+        """Tokens committed when it was taken."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory it holds."""
+
+
+class Session(Protocol):
+    """One conversation's state on one device. Used by one thread at a time.
+
+    A *window* is 1 to 8 rows that have been computed but not accepted.
+    """
+
+    @property
+    def position(self) -> int:
+        """Tokens committed so far."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens the conversation can hold."""
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Grid of the fixed cuts of the prompt path.
+
+        A prompt read in several calls that end at multiples of this gives the same bits as one
+        call. Elsewhere a cut may change the last bits (docs/numerics.md, clause C3).
+        """
+
+    def prefill(
+        self,
+        tokens: Tokens,
+        *,
+        on_progress: OnProgress | None = None,
+        should_stop: ShouldStop | None = None,
+    ) -> Logits:
+        """Logits [V] float32 of the last token read; every token read is committed.
+
+        Args:
+            tokens: [N] int32, N >= 1, position + N <= capacity.
+            on_progress: called after each chunk with (tokens read, N).
+            should_stop: asked between chunks; true ends the reading there. ``position`` then
+                says how many tokens were read (at least one chunk).
+        """
+
+    def decode(self, tokens: Tokens) -> Logits:
+        """Logits [rows, V] float32 of a window of 1..8 rows; nothing is committed yet.
+
+        A second call before ``commit`` replaces the first window.
+        """
+
+    def commit(self, num_rows: int) -> None:
+        """Accepts the first ``num_rows`` rows of the last window, 0 <= num_rows <= rows."""
+
+    def snapshot(self) -> Snapshot:
+        """The exact state now; later calls do not change it. No window may be open."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Puts that state back. The snapshot stays usable."""
+
+    def reset(self) -> None:
+        """Back to position 0."""
+
+
+class Model(Protocol):
+    """Weights on a device. Sessions of it share them."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Geometry of the model."""
+
+    def new_session(self, capacity: int) -> Session:
+        """An empty conversation that can hold ``capacity`` tokens."""
+
+    def memory_report(self) -> Mapping[str, int]:
+        """Bytes held, by what holds them; ``{"dense weights": 1_000_000, ...}``."""
+
+    def close(self) -> None:
+        """Gives memory and threads back. Sessions of it must not be used afterwards."""

@@ -1,0 +1,246 @@
+"""What the user may wish for, each wish written once.
+
+Owns the ``Settings`` fields, their checks, and every read of the environment. Flags
+(``cli.options``), environment names and the table in the docs are generated from the fields.
+Does not decide anything: ``None`` means the engine decides. Nothing edits settings afterwards.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strata.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KV_FORMATS = ("f16", "f32")
+ISAS = ("scalar", "avx2", "avx512")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is known of one settings field besides its name and type.
+
+    ``kind`` is the type of a value that is present: ``int``, ``str``, ``bool`` or ``Path``.
+    """
+
+    kind: type
+    help: str
+    flags: tuple[str, ...]
+    env: str | None = None
+    choices: tuple[str, ...] | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+
+
+def _wish(kind: type, flags: str, text: str, **rest: Any) -> dict[str, Wish]:
+    """Field metadata: a plain ``dataclasses.field`` takes the default, this takes the rest."""
+    return {"wish": Wish(kind=kind, help=text, flags=tuple(flags.split()), **rest)}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every wish. Build it with ``Settings.from_options``, which also reads the environment."""
+
+    model: Path | None = field(
+        default=None,
+        metadata=_wish(
+            Path, "--model -m", "Model file (GGUF; any shard). Default: the shipped demo."
+        ),
+    )
+    context_len: int | None = field(
+        default=None,
+        metadata=_wish(
+            int,
+            "--context -c",
+            "Tokens a conversation can hold. Default: the model's own, at most 8192.",
+            minimum=1,
+            maximum=1 << 24,
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=_wish(
+            int,
+            "--threads -t",
+            "Worker threads. Default: one for each physical core.",
+            env="STRATA_THREADS",
+            minimum=1,
+            maximum=1024,
+        ),
+    )
+    isa: str | None = field(
+        default=None,
+        metadata=_wish(
+            str,
+            "--isa",
+            "Force one instruction set, to compare results. Default: the best of this processor.",
+            env="STRATA_ISA",
+            choices=ISAS,
+        ),
+    )
+    kv_format: str = field(
+        default="f16",
+        metadata=_wish(str, "--kv", "How keys and values are stored.", choices=KV_FORMATS),
+    )
+    chunk_tokens: int = field(
+        default=512,
+        metadata=_wish(
+            int,
+            "--chunk",
+            "Prompt tokens read in one step. Cuts lie at multiples of it.",
+            env="STRATA_CHUNK",
+            minimum=1,
+            maximum=1 << 16,
+        ),
+    )
+    direct_io: bool = field(
+        default=True,
+        metadata=_wish(
+            bool,
+            "--direct-io/--no-direct-io",
+            "Read n-gram rows past the page cache, so that they do not push weights out of memory.",
+            env="STRATA_DIRECT_IO",
+        ),
+    )
+    checkpoints: int = field(
+        default=2,
+        metadata=_wish(
+            int,
+            "--checkpoints",
+            "Earlier states of the conversation kept in memory, to continue a chat without reading "
+            "it again.",
+            minimum=0,
+            maximum=64,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _check(item, getattr(self, item.name))
+
+    @classmethod
+    def from_options(
+        cls, options: Mapping[str, object], *, environ: Mapping[str, str] | None = None
+    ) -> Settings:
+        """Settings of ``options`` over the environment over the defaults.
+
+        Args:
+            options: field name to value; ``None`` means not given. Text is parsed.
+            environ: stands in for the process environment, for tests.
+
+        Raises:
+            SettingsError: unknown name (with the nearest one), malformed or out of range.
+        """
+        names = {item.name: item for item in fields(cls)}
+        for name in options:
+            if name not in names:
+                raise SettingsError(_unknown(name, tuple(names)))
+        if environ is None:
+            environ = os.environ
+        values: dict[str, Any] = {}
+        for name, item in names.items():
+            wish: Wish = item.metadata["wish"]
+            if options.get(name) is not None:
+                values[name] = _parse(name, wish, options[name])
+            elif wish.env is not None and environ.get(wish.env):
+                values[name] = _parse(wish.env, wish, environ[wish.env])
+        return cls(**values)
+
+
+def wish_of(name: str) -> Wish:
+    """Metadata of one field."""
+    wish: Wish = Settings.__dataclass_fields__[name].metadata["wish"]
+    return wish
+
+
+def default_of(name: str) -> object:
+    """Default of one field."""
+    return Settings.__dataclass_fields__[name].default
+
+
+def settings_table() -> str:
+    """The settings as a Markdown table, for docs/settings.md."""
+    lines = ["| name | flag | environment | default | meaning |", "| --- | --- | --- | --- | --- |"]
+    for item in fields(Settings):
+        wish: Wish = item.metadata["wish"]
+        flag = ", ".join(f"`{part}`" for part in wish.flags)
+        env = f"`{wish.env}`" if wish.env else ""
+        choices = f" One of {', '.join(wish.choices)}." if wish.choices else ""
+        default = "" if item.default is None else f"`{item.default}`"
+        lines.append(f"| `{item.name}` | {flag} | {env} | {default} | {wish.help}{choices} |")
+    return "\n".join(lines) + "\n"
+
+
+def user_cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/strata`` or ``~/.cache/strata``: files that can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The XDG rule: a relative path in the variable is to be ignored.
+    if base and Path(base).is_absolute():
+        return Path(base) / "strata"
+    return Path.home() / ".cache" / "strata"
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str | None:
+    """The known name that looks most like ``name``, if one does."""
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> str:
+    guess = nearest(name, known)
+    hint = f"did you mean {guess}?" if guess else f"one of {', '.join(known)}."
+    return f"there is no setting {name!r}.\n  Try: {hint}"
+
+
+def _parse(name: str, wish: Wish, value: object) -> object:
+    if not isinstance(value, str):
+        return Path(value) if wish.kind is Path and isinstance(value, os.PathLike) else value
+    if wish.kind is int:
+        try:
+            return int(value)
+        except ValueError:
+            raise SettingsError(
+                f"{name} must be a whole number, not {value!r}.\n  Try: {name}=1"
+            ) from None
+    if wish.kind is bool:
+        known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if value.lower() not in known:
+            raise SettingsError(f"{name} must be 0 or 1, not {value!r}.\n  Try: {name}=1")
+        return known[value.lower()]
+    return Path(value) if wish.kind is Path else value
+
+
+def _check(item: Field[Any], value: object) -> None:
+    wish: Wish = item.metadata["wish"]
+    if value is None and item.default is None:
+        return
+    is_wrong_number = wish.kind is int and isinstance(value, bool)
+    if not isinstance(value, wish.kind) or is_wrong_number:
+        raise SettingsError(
+            f"setting {item.name} must be {wish.kind.__name__}, not {type(value).__name__} "
+            f"({value!r}).\n  Try: {wish.flags[0]}"
+        )
+    if wish.choices is not None and value not in wish.choices:
+        guess = nearest(str(value), wish.choices)
+        hint = guess if guess else " or ".join(wish.choices)
+        raise SettingsError(
+            f"setting {item.name} must be one of {', '.join(wish.choices)}, not {value!r}.\n"
+            f"  Try: {hint}"
+        )
+    if isinstance(value, int):
+        if wish.minimum is not None and value < wish.minimum:
+            raise SettingsError(
+                f"setting {item.name} must be at least {wish.minimum}, not {value}.\n"
+                f"  Try: {wish.flags[0]} {wish.minimum}"
+            )
+        if wish.maximum is not None and value > wish.maximum:
+            raise SettingsError(
+                f"setting {item.name} must be at most {wish.maximum}, not {value}.\n"
+                f"  Try: {wish.flags[0]} {wish.maximum}"
+            )
