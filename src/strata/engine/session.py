@@ -50,11 +50,12 @@ class Session(Protocol):
         """Tokens the conversation can hold."""
 
     @property
-    def chunk_tokens(self) -> int:
-        """Grid of the fixed cuts of the prompt path.
+    def cut_tokens(self) -> int:
+        """Grid on which a prompt may be cut without changing bits.
 
         A prompt read in several calls that end at multiples of this gives the same bits as one
-        call. Elsewhere a cut may change the last bits (docs/numerics.md, clause C3).
+        call. Elsewhere a cut may change the last bits (docs/numerics.md, clause C3). It divides
+        the tokens of one step of the prompt path, and may be smaller.
         """
 
     def prefill(

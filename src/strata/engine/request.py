@@ -1,0 +1,91 @@
+"""What goes into a request and what comes out of it. Plain data.
+
+Owns the finish reasons, the timings and the events. Knows no model and no thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Message = Mapping[str, object]  # {"role": "user", "content": "..."} and what the template knows
+Prompt = str | Sequence[Message] | Sequence[int] | NDArray[np.int32]
+
+# An answer no one bounded ends here, or where the context ends.
+DEFAULT_MAX_TOKENS = 512
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"  # an end token, or one of the request's stop texts
+    LENGTH = "length"  # max_tokens, or the context is full
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What one request cost so far. Times in seconds; counts in tokens."""
+
+    prompt_tokens: int
+    reused_tokens: int  # of the prompt; already read by an earlier request
+    generated_tokens: int
+    prompt_s: float  # reading the rest of the prompt
+    decode_s: float  # from the first token to the last
+    ttft_s: float  # from the call to the first token
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """Prompt tokens really read, a second; 0 when none were."""
+        num_read = self.prompt_tokens - self.reused_tokens
+        return num_read / self.prompt_s if self.prompt_s > 0 else 0.0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Tokens after the first, a second; 0 below two tokens."""
+        if self.generated_tokens < 2 or self.decode_s <= 0:
+            return 0.0
+        return (self.generated_tokens - 1) / self.decode_s
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probability of the chosen token, and of the best others when asked for."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One step of an answer.
+
+    ``text`` may be empty while bytes of a character, or the start of a stop text, are held back;
+    the texts of all events together are the answer. The last event has a ``finish_reason`` and
+    the final ``timings``, and may carry text without tokens.
+    """
+
+    request_id: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    timings: Timings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer."""
+
+    request_id: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    timings: Timings
+    logprobs: tuple[TokenLogprob, ...] = field(default=())

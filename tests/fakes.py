@@ -1,0 +1,144 @@
+"""Fakes for the engine's tests: a session whose logits are a function of the tokens alone.
+
+The next token after a history is ``(a * hash(history) + b) mod V``, so any mistake in what was
+committed, restored or read twice changes the text that follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from strata.engine.session import Logits, OnProgress, ShouldStop, Tokens
+
+MODULUS = 1_000_003
+
+
+@dataclass(frozen=True)
+class FakeSnapshot:
+    history: tuple[int, ...]
+    is_prompt: tuple[bool, ...]
+
+    @property
+    def position(self) -> int:
+        return len(self.history)
+
+    @property
+    def num_bytes(self) -> int:
+        return 64
+
+
+class FakeSession:
+    """Remembers tokens, and how each was read, so that the state tells prompt from decode."""
+
+    def __init__(self, vocab_size: int, capacity: int, cut_tokens: int = 8) -> None:
+        self.vocab_size = vocab_size
+        self.capacity = capacity
+        self.cut_tokens = cut_tokens
+        self.history: list[int] = []
+        self.is_prompt: list[bool] = []
+        self.window: list[int] | None = None
+        self.num_prefilled = 0  # tokens read as prompt in all
+        self.decode_rows: list[int] = []
+        self.poison_at: int | None = None  # position whose logits are NaN
+        self.before_step: Callable[[], None] = lambda: None
+
+    @property
+    def position(self) -> int:
+        return len(self.history)
+
+    def logits_after(self, history: Sequence[int], is_prompt: Sequence[bool]) -> Logits:
+        state = 17
+        for index, (token, as_prompt) in enumerate(zip(history, is_prompt, strict=True)):
+            state = (state * 31 + token * 7 + index + (3 if as_prompt else 0)) % MODULUS
+        rng = np.random.default_rng(state)
+        logits = rng.standard_normal(self.vocab_size).astype(np.float32)
+        if self.poison_at is not None and len(history) == self.poison_at:
+            logits[3] = np.nan
+        return logits
+
+    def prefill(
+        self,
+        tokens: Tokens,
+        *,
+        on_progress: OnProgress | None = None,
+        should_stop: ShouldStop | None = None,
+    ) -> Logits:
+        assert tokens.dtype == np.int32
+        assert tokens.ndim == 1
+        assert len(tokens) > 0
+        assert self.position + len(tokens) <= self.capacity
+        end = self.position + len(tokens)
+        start = self.position
+        while self.position < end:
+            self.before_step()
+            cut = min((self.position // self.cut_tokens + 1) * self.cut_tokens, end)
+            piece = tokens[self.position - start : cut - start].tolist()
+            self.history += piece
+            self.is_prompt += [True] * len(piece)
+            self.num_prefilled += len(piece)
+            if on_progress is not None:
+                on_progress(self.position - start, len(tokens))
+            if self.position < end and should_stop is not None and should_stop():
+                break
+        return self.logits_after(self.history, self.is_prompt)
+
+    def decode(self, tokens: Tokens) -> Logits:
+        assert tokens.dtype == np.int32
+        assert 1 <= len(tokens) <= 8
+        assert self.position + len(tokens) <= self.capacity
+        self.before_step()
+        self.window = tokens.tolist()
+        self.decode_rows.append(len(tokens))
+        rows = []
+        for row in range(len(self.window)):
+            history = self.history + self.window[: row + 1]
+            rows.append(self.logits_after(history, self.is_prompt + [False] * (row + 1)))
+        return np.stack(rows)
+
+    def commit(self, num_rows: int) -> None:
+        assert self.window is not None
+        assert 0 <= num_rows <= len(self.window)
+        self.history += self.window[:num_rows]
+        self.is_prompt += [False] * num_rows
+        self.window = None
+
+    def snapshot(self) -> FakeSnapshot:
+        assert self.window is None
+        return FakeSnapshot(tuple(self.history), tuple(self.is_prompt))
+
+    def restore(self, snapshot: FakeSnapshot) -> None:
+        self.history = list(snapshot.history)
+        self.is_prompt = list(snapshot.is_prompt)
+        self.window = None
+
+    def reset(self) -> None:
+        self.history.clear()
+        self.is_prompt.clear()
+        self.window = None
+
+
+class FakeModel:
+    """A model of ``vocab_size`` tokens whose sessions are ``FakeSession``."""
+
+    def __init__(self, vocab_size: int, cut_tokens: int = 8) -> None:
+        self.vocab_size = vocab_size
+        self.cut_tokens = cut_tokens
+        self.sessions: list[FakeSession] = []
+        self.is_closed = False
+
+    def new_session(self, capacity: int) -> FakeSession:
+        session = FakeSession(self.vocab_size, capacity, self.cut_tokens)
+        self.sessions.append(session)
+        return session
+
+    def memory_report(self) -> Mapping[str, int]:
+        return {"dense weights": 1}
+
+    def close(self) -> None:
+        self.is_closed = True
