@@ -344,9 +344,11 @@ def _optional_role(name: str, spec: ModelSpec) -> Role | None:
 def _foreign_kind(name: str, spec: ModelSpec) -> LayerKind | None:
     """The kind of the tensor's layer if the tensor mixes tokens in the other way, else None."""
     parsed = parse_name(name)
-    if parsed is None or parsed[1] is None or parsed[1] >= spec.num_layers:
+    if parsed is None:
         return None
     role, layer = parsed
+    if layer is None or layer >= spec.num_layers:
+        return None
     kind = spec.layer_kinds[layer]
     foreign = GDN_ROLES if kind is LayerKind.QSA else (*ATTN_ROLES, *INDEX_ROLES)
     return kind if role in foreign else None
