@@ -25,7 +25,8 @@ _STAND_IN: Final = re.compile("[\ud800-\udfff]")
 
 # Methods whose arguments are looked for in a message, where a literal is meant as text.
 _SEARCHES: Final = frozenset(
-    ["split", "rsplit", "startswith", "endswith", "find", "rfind", "index", "rindex", "count", "strip", "lstrip", "rstrip", "partition", "rpartition", "removeprefix", "removesuffix"]
+    {"split", "rsplit", "startswith", "endswith", "find", "rfind", "index", "rindex", "count"}
+    | {"strip", "lstrip", "rstrip", "partition", "rpartition", "removeprefix", "removesuffix"}
 )
 
 

@@ -1,7 +1,8 @@
 """The bounded Jinja sandbox chat templates run in: what they may call, how much they may do.
 
-Owns limits and the names every template expects (``raise_exception``, ``strftime_now``, ``tojson``).
-Does not know messages or tokens. A model file is a download, so its template is not trusted to end.
+Owns limits and the names every template expects (``raise_exception``, ``strftime_now``,
+``tojson``). Does not know messages or tokens. A model file is a download, so its template is not
+trusted to end.
 """
 
 from __future__ import annotations
@@ -132,8 +133,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox with every operation that can grow a value charged and bounded."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
-    concat = staticmethod(join)  # type: ignore[assignment]
+    concat = staticmethod(join)
 
+    # The underscores leave every name free for the called macro's keyword arguments.
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         Budget.charge()
         owner = getattr(__obj, "__self__", None)
@@ -235,7 +237,7 @@ def _wrap(value: Any) -> Any:
     return value
 
 
-def _filtered(name: str, node: nodes.Expr) -> nodes.Filter:
+def _filtered(name: str, node: nodes.Expr) -> nodes.Expr:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
