@@ -90,12 +90,14 @@ class GgufWriter:
         if len(self._plans) != len(tensors):
             raise CheckpointError(f"cannot write {path}: two tensors have the same name.")
         for plan in tensors:
+            _check_plan(plan)
             self._offsets[plan.name] = offset
             offset += -(-plan.num_bytes // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
         header = _header(metadata, tensors, self._offsets)
         self._data_start = len(header)
         self.total_bytes = len(header) + offset
         self._waiting = set(self._plans)
+        self._filled: dict[str, int] = {}
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self._stream: BinaryIO | None = None
         check_space(path.parent, self.total_bytes)
@@ -121,23 +123,36 @@ class GgufWriter:
         Raises:
             CheckpointError: not planned, written before, wrong size, or the disk is full.
         """
+        if name in self._plans and data.nbytes != self._plans[name].num_bytes:
+            raise self._wrong_size(name, data.nbytes)
+        self.append(name, data)
+
+    def append(self, name: str, data: npt.NDArray[Any]) -> None:
+        """Store the next rows of one planned tensor, which is complete once all have come.
+
+        Args:
+            name: of a planned tensor that is not yet complete.
+            data: encoded rows, uint8; or float32 values for F32. Only the byte count is checked.
+
+        Raises:
+            CheckpointError: not planned, complete before, too many bytes, or the disk is full.
+        """
         if name not in self._waiting:
             state = "was written before" if name in self._plans else "is not among the planned"
             raise CheckpointError(f"cannot write {self.path}: tensor {name} {state}.")
+        filled = self._filled.get(name, 0)
         expected = self._plans[name].num_bytes
-        if data.nbytes != expected:
-            raise CheckpointError(
-                f"cannot write {self.path}: tensor {name} has {data.nbytes} bytes, "
-                f"expected {expected} ({self._plans[name].format.name}, "
-                f"{list(self._plans[name].shape)})."
-            )
+        if filled + data.nbytes > expected:
+            raise self._wrong_size(name, filled + data.nbytes)
         assert self._stream is not None, "the writer is closed"  # noqa: S101
         try:
-            self._stream.seek(self._data_start + self._offsets[name])
+            self._stream.seek(self._data_start + self._offsets[name] + filled)
             self._stream.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise self._refusal(error) from error
-        self._waiting.remove(name)
+        self._filled[name] = filled + data.nbytes
+        if self._filled[name] == expected:
+            self._waiting.remove(name)
 
     def close(self) -> None:
         """Complete the file: to disk, then under its name.
@@ -145,25 +160,46 @@ class GgufWriter:
         Raises:
             CheckpointError: tensors are missing, or the disk refuses; the file is removed.
         """
-        stream = self._stream
-        if stream is None:
-            return
         try:
-            if self._waiting:
-                listed = ", ".join(sorted(self._waiting)[:8])
-                raise CheckpointError(
-                    f"cannot complete {self.path}: {len(self._waiting)} tensors were not "
-                    f"written: {listed}."
-                )
-            stream.flush()
-            os.fsync(stream.fileno())
-            stream.close()
-            self._temporary.replace(self.path)
-            self._stream = None
-        except OSError as error:
-            raise self._refusal(error) from error
+            self.seal()
+            self.publish()
         finally:
             self.abandon()
+
+    def seal(self) -> None:
+        """Bring the complete file to disk, still under its temporary name.
+
+        Raises:
+            CheckpointError: tensors are missing, or the disk refuses.
+        """
+        if self._waiting:
+            listed = ", ".join(sorted(self._waiting)[:8])
+            raise CheckpointError(
+                f"cannot complete {self.path}: {len(self._waiting)} tensors were not "
+                f"written: {listed}."
+            )
+        if self._stream is None:
+            return
+        try:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def publish(self) -> None:
+        """Give the sealed file its name.
+
+        Raises:
+            CheckpointError: the disk refuses.
+        """
+        if self._stream is None:
+            return
+        try:
+            self._temporary.replace(self.path)
+        except OSError as error:
+            raise self._refusal(error) from error
+        self._stream = None
 
     def abandon(self) -> None:
         """Remove what was written; nothing if the file is complete."""
@@ -187,6 +223,13 @@ class GgufWriter:
             self.close()
         else:
             self.abandon()
+
+    def _wrong_size(self, name: str, found: int) -> CheckpointError:
+        plan = self._plans[name]
+        return CheckpointError(
+            f"cannot write {self.path}: tensor {name} has {found} bytes, "
+            f"expected {plan.num_bytes} ({plan.format.name}, {list(plan.shape)})."
+        )
 
     def _refusal(self, error: OSError) -> CheckpointError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -248,16 +291,25 @@ class ShardedGgufWriter:
 
     def write(self, name: str, data: npt.NDArray[Any]) -> None:
         """Store one planned tensor in its shard; as GgufWriter.write."""
+        self._writer_of(name).write(name, data)
+
+    def append(self, name: str, data: npt.NDArray[Any]) -> None:
+        """Store the next rows of one planned tensor in its shard; as GgufWriter.append."""
+        self._writer_of(name).append(name, data)
+
+    def _writer_of(self, name: str) -> GgufWriter:
         shard = self._shard_of.get(name)
         if shard is None:
             raise CheckpointError(f"cannot write: tensor {name} is not among the planned.")
-        self._writers[shard].write(name, data)
+        return self._writers[shard]
 
     def close(self) -> None:
-        """Complete every shard, the first one last: an open by its name then finds all."""
+        """Complete every shard: all are on disk before the first one gets its name."""
         try:
-            for writer in reversed(self._writers):
-                writer.close()
+            for writer in self._writers:
+                writer.seal()
+            for writer in self._writers:
+                writer.publish()
         finally:
             self.abandon()
 
@@ -324,6 +376,19 @@ def encode_value(value: MetadataValue) -> bytes:
     return struct.pack("<IIQ", ARRAY_TYPE, type_id, array.size) + raw
 
 
+def _check_plan(plan: TensorPlan) -> None:
+    if not 1 <= len(plan.shape) <= MAX_DIMS or min(plan.shape) < 1:
+        raise CheckpointError(
+            f"cannot write tensor {plan.name}: shape {list(plan.shape)}, expected 1 to {MAX_DIMS} "
+            "sizes above zero."
+        )
+    if not 0 < len(plan.name) <= MAX_NAME_BYTES:
+        raise CheckpointError(
+            f"cannot write a tensor whose name has {len(plan.name)} characters, "
+            f"expected 1 to {MAX_NAME_BYTES}."
+        )
+
+
 def _typed(value: MetadataValue) -> npt.NDArray[Any]:
     """The value as an array of the dtype it shall have in the file."""
     if isinstance(value, np.ndarray | np.generic):
@@ -337,7 +402,7 @@ def _typed(value: MetadataValue) -> npt.NDArray[Any]:
             bounds = np.iinfo(code)
             if all(bounds.min <= item <= bounds.max for item in items):
                 return np.array(value, code)
-    if all(isinstance(item, int | float) and not isinstance(item, bool) for item in items):
+    elif all(isinstance(item, int | float) and not isinstance(item, bool) for item in items):
         return np.array(value, np.float32)
     raise CheckpointError(f"no GGUF metadata type holds {value!r:.200}.")
 
@@ -355,10 +420,6 @@ def _header(
     for key, value in metadata.items():
         parts += [_string(key), encode_value(value)]
     for plan in tensors:
-        if not 1 <= len(plan.shape) <= MAX_DIMS or 0 in plan.shape:
-            raise CheckpointError(f"cannot write tensor {plan.name}: shape {list(plan.shape)}.")
-        if not 0 < len(plan.name) <= MAX_NAME_BYTES:
-            raise CheckpointError(f"cannot write a tensor with {len(plan.name)} name characters.")
         dims = plan.shape[::-1]
         parts.append(_string(plan.name))
         parts.append(struct.pack(f"<I{len(dims)}Q", len(dims), *dims))

@@ -226,7 +226,7 @@ class SafetensorsSource:
         done = 0
         while done < buffer.size:
             at = tensor.offset + first * size + done
-            got = os.preadv(self._handles[tensor.path], [memoryview(buffer)[done:]], at)
+            got = os.preadv(self._handles[tensor.path], [buffer.data[done:]], at)
             if got == 0:
                 raise _broken(tensor.path, "it became shorter while it was read")
             done += got
