@@ -182,7 +182,7 @@ def _iq4_xs(b: Bytes) -> Decoded:
 
 def _mxfp4(b: Bytes) -> Decoded:
     # Codes are doubled to be integers, so 2^(e - 127) becomes 2^(e - 128).
-    scales = np.ldexp(1.0, b[:, :1].astype(np.int32) - 128).astype(np.float32)
+    scales = np.exp2(b[:, :1].astype(np.float64) - 128).astype(np.float32)
     return Decoded(_E2M1_DOUBLED[nibbles(b[:, 1:17])], scales)
 
 
@@ -192,8 +192,9 @@ def _nvfp4(b: Bytes) -> Decoded:
     normal = np.ldexp(8 + mantissa, exponent - 10)
     scales = np.where(exponent == 0, np.ldexp(mantissa, -9), normal) / 2  # codes are doubled
     # 0x7f alone is not-a-number and reads as zero; elsewhere the sign bit is ignored.
-    scales = np.where(b[:, :4] == 127, 0, scales).astype(np.float32)
-    return Decoded(_E2M1_DOUBLED[nibbles(b[:, 4:36].reshape(-1, 8))], scales)
+    scales = np.where(b[:, :4] == 127, 0, scales)
+    codes = _E2M1_DOUBLED[nibbles(b[:, 4:36].reshape(-1, 8))]
+    return Decoded(codes, scales.astype(np.float32))
 
 
 _DECODERS: dict[str, tuple[int, Callable[[Bytes], Decoded]]] = {

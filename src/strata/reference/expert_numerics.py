@@ -205,7 +205,7 @@ def _terms_of_blocks(
     scales = terms.scales.reshape(num_out, num_blocks, -1)
     sums = halves if scales.shape[2] == 2 else halves.sum(axis=-1, keepdims=True, dtype=np.int32)
     a = activation_scales[:, None, :, None]
-    products = sums.astype(np.float32) * (scales[None] * a)
+    products: Float32s = sums.astype(np.float32) * (scales[None] * a)
     if terms.min_scales is None:
         return products
     minima = terms.min_scales.reshape(num_out, num_blocks, -1)

@@ -1,0 +1,125 @@
+"""The n-gram memory ("PLE"): hashed rows of a large table, gated into every residual stream.
+
+``ngram_rows`` is exact integer arithmetic; the CPU engine uses it to know which rows to read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strata.reference.gated_delta import causal_conv
+from strata.reference.norms import Array, rms_norm, sigmoid, silu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from strata.model_spec import ModelSpec, NgramSpec
+
+# Keeps the square root of a vanishing gate away from zero.
+_MIN_GATE = 1e-6
+
+
+@dataclass(slots=True)
+class NgramState:
+    """Running state of the block.
+
+    Attributes:
+        tokens: [ngram_size - 1] int64, the newest token ids, oldest first.
+        conv: [conv_history, c * D], the newest inputs of the convolution, oldest first.
+    """
+
+    tokens: NDArray[np.int64]
+    conv: Array
+
+
+def initial_state(spec: ModelSpec, ngram: NgramSpec, dtype: type) -> NgramState:
+    """Before the first token: end-of-sequence ids and zeros."""
+    tokens = np.full(ngram.ngram_size - 1, ngram.eos_id, np.int64)
+    width = spec.num_streams * spec.hidden_size
+    return NgramState(tokens, np.zeros((ngram.conv_history, width), dtype))
+
+
+def ngram_rows(
+    spec: NgramSpec, tokens: NDArray[np.int64], history: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Table rows of each token.
+
+    mix_n = XOR over j < n of token[t - j] * multiplier[j], modulo 2^64, for n = 2 .. ngram_size;
+    row = mix_n mod vocab_size[h] + offset[h]. An end-of-sequence token before t hides itself and
+    everything older: those places read as end-of-sequence. At t itself it hides nothing.
+
+    Args:
+        spec: multipliers, sizes and offsets.
+        tokens: [T] int64 ids; a picture's cells carry its placeholder id.
+        history: [ngram_size - 1] int64, the ids before, oldest first; end-of-sequence if none.
+
+    Returns:
+        [T, num_heads] int64, heads of the shortest n-gram first.
+    """
+    known = np.concatenate([history, tokens]).astype(np.int64)
+    first = len(history)
+    mix = np.zeros(len(tokens), np.uint64)
+    is_open = np.ones(len(tokens), bool)
+    blocks = []
+    for j in range(spec.ngram_size):
+        ids = known[first - j : len(known) - j]
+        if j:
+            is_open = is_open & (ids != spec.eos_id)
+            ids = np.where(is_open, ids, spec.eos_id)
+        mix = mix ^ ids.astype(np.uint64) * np.uint64(spec.multipliers[j])
+        if j:
+            heads = slice((j - 1) * spec.heads_per_ngram, j * spec.heads_per_ngram)
+            sizes = np.array(spec.head_vocab_sizes[heads], np.uint64)
+            offsets = np.array(spec.head_offsets[heads], np.int64)
+            blocks.append((mix[:, None] % sizes).astype(np.int64) + offsets)
+    return np.concatenate(blocks, axis=1)
+
+
+def ngram_memory(
+    streams: Array,
+    tokens: NDArray[np.int64],
+    state: NgramState,
+    weights: Mapping[str, Array],
+    table: Array,
+    spec: ModelSpec,
+    ngram: NgramSpec,
+) -> Array:
+    """The streams with the memory added, [T, c, D]; advances ``state`` by T tokens.
+
+    s = norm(query) . norm(key) / sqrt(D) per stream; gate = sigmoid(sign(s) sqrt(max(|s|, 1e-6)));
+    out = gate * value + silu(dilated causal convolution of norm(gate * value)).
+
+    Args:
+        streams: [T, c, D]; not modified.
+        tokens: [T] int64.
+        state: of the tokens before.
+        weights: by GGUF name.
+        table: [rows, row_size], any float dtype.
+        spec: geometry of the model.
+        ngram: geometry of the memory.
+    """
+    prefix, shape = f"blk.{ngram.layer}.", streams.shape
+
+    def normed(a: Array, name: str) -> Array:
+        gamma = weights[f"{prefix}ple_norm_{name}.weight"].reshape(shape[1:])
+        return rms_norm(a.reshape(shape), gamma, spec.rms_eps)
+
+    rows = ngram_rows(ngram, tokens, state.tokens)
+    embedding = table[rows].reshape(len(tokens), -1).astype(streams.dtype)
+    key = normed(embedding @ weights[f"{prefix}ple_key.weight"].T, "key")
+    value = embedding @ weights[f"{prefix}ple_value.weight"].T
+    s = (key * normed(streams, "query")).sum(axis=-1) * spec.hidden_size**-0.5
+    gate = sigmoid(np.sign(s) * np.sqrt(np.maximum(np.abs(s), streams.dtype.type(_MIN_GATE))))
+    gated = gate[:, :, None] * value[:, None, :]
+
+    conv_input = normed(gated, "conv").reshape(len(tokens), -1)
+    weight = weights[f"{prefix}ple_conv1d.weight"]
+    local = silu(causal_conv(conv_input, state.conv, weight, dilation=ngram.ngram_size))
+    state.conv = np.concatenate([state.conv, conv_input])[len(tokens) :]
+    state.tokens = np.concatenate([state.tokens, tokens])[len(tokens) :]
+    return np.asarray(streams + gated + local.reshape(shape))
