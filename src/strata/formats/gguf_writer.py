@@ -1,6 +1,6 @@
 """Writes GGUF version 3: one file or a set of shards, tensor by tensor, never half a file.
 
-Owns offsets, value types of metadata and the temporary name. What the tensors hold, and how they
+Owns offsets and the temporary name; metadata values are encoded by gguf_values. What the tensors hold, and how they
 are quantised, is the caller's business. Files appear under their names only when complete.
 """
 
@@ -21,19 +21,15 @@ import numpy.typing as npt
 from strata.errors import CheckpointError
 from strata.formats.block_formats import BlockFormat
 from strata.formats.gguf import (
-    ARRAY_TYPE,
     DEFAULT_ALIGNMENT,
     MAGIC,
     MAX_DIMS,
     MAX_NAME_BYTES,
-    SCALAR_DTYPES,
-    STRING_TYPE,
     MetadataValue,
 )
+from strata.formats.gguf_values import encode_string, encode_value
 from strata.formats.shards import ShardName
 from strata.units import format_bytes
-
-_TYPE_IDS = {np.dtype(code): type_id for type_id, code in SCALAR_DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class GgufWriter:
 
         Args:
             path: where the file shall be; an older file there is replaced on completion.
-            metadata: values as `encode_value` takes them.
+            metadata: values as gguf_values.encode_value takes them.
             tensors: in file order.
 
         Raises:
@@ -352,30 +348,6 @@ def check_space(folder: Path, num_bytes: int) -> None:
         )
 
 
-def encode_value(value: MetadataValue) -> bytes:
-    """Type number and bytes of a metadata value.
-
-    numpy scalars and arrays keep their type. Python's: str; bool; float to f32; int to u32, or i32
-    if negative, or 64 bits if it must; lists likewise, integers as i32 where they fit.
-
-    Raises:
-        CheckpointError: no GGUF type holds the value.
-    """
-    if isinstance(value, str):
-        return struct.pack("<I", STRING_TYPE) + _string(value)
-    if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
-        head = struct.pack("<IIQ", ARRAY_TYPE, STRING_TYPE, len(value))
-        return head + b"".join(map(_string, value))
-    array = _typed(value)
-    type_id = _TYPE_IDS.get(array.dtype.newbyteorder("<"))
-    if type_id is None or array.ndim > 1:
-        raise CheckpointError(f"no GGUF metadata type holds {value!r:.200}.")
-    raw = array.astype(array.dtype.newbyteorder("<")).tobytes()
-    if array.ndim == 0:
-        return struct.pack("<I", type_id) + raw
-    return struct.pack("<IIQ", ARRAY_TYPE, type_id, array.size) + raw
-
-
 def _check_plan(plan: TensorPlan) -> None:
     if not 1 <= len(plan.shape) <= MAX_DIMS or min(plan.shape) < 1:
         raise CheckpointError(
@@ -389,39 +361,16 @@ def _check_plan(plan: TensorPlan) -> None:
         )
 
 
-def _typed(value: MetadataValue) -> npt.NDArray[Any]:
-    """The value as an array of the dtype it shall have in the file."""
-    if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value)
-    items = value if isinstance(value, list | tuple) else [value]
-    if all(isinstance(item, bool) for item in items) and items:
-        return np.array(value, np.bool_)
-    if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-        preferred = ["i4"] if isinstance(value, list | tuple) else ["u4", "i4"]
-        for code in (*preferred, "u8", "i8"):
-            bounds = np.iinfo(code)
-            if all(bounds.min <= item <= bounds.max for item in items):
-                return np.array(value, code)
-    elif all(isinstance(item, int | float) and not isinstance(item, bool) for item in items):
-        return np.array(value, np.float32)
-    raise CheckpointError(f"no GGUF metadata type holds {value!r:.200}.")
-
-
-def _string(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
 def _header(
     metadata: Mapping[str, MetadataValue], tensors: Sequence[TensorPlan], offsets: dict[str, int]
 ) -> bytes:
     """Everything before the tensor data, padded to the alignment."""
     parts = [MAGIC, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
     for key, value in metadata.items():
-        parts += [_string(key), encode_value(value)]
+        parts += [encode_string(key), encode_value(value)]
     for plan in tensors:
         dims = plan.shape[::-1]
-        parts.append(_string(plan.name))
+        parts.append(encode_string(plan.name))
         parts.append(struct.pack(f"<I{len(dims)}Q", len(dims), *dims))
         parts.append(struct.pack("<IQ", plan.format.ggml_id, offsets[plan.name]))
     header = b"".join(parts)
