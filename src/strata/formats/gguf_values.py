@@ -15,7 +15,7 @@ from strata.formats.gguf import ARRAY_TYPE, SCALAR_DTYPES, STRING_TYPE, Metadata
 _TYPE_IDS = {np.dtype(code): type_id for type_id, code in SCALAR_DTYPES.items()}
 
 
-def encodeencode_string(text: str) -> bytes:
+def encode_string(text: str) -> bytes:
     """Length and UTF-8 bytes of a string."""
     raw = text.encode()
     return struct.pack("<Q", len(raw)) + raw

@@ -1,7 +1,7 @@
 """Writes GGUF version 3: one file or a set of shards, tensor by tensor, never half a file.
 
-Owns offsets and the temporary name; metadata values are encoded by gguf_values. What the tensors hold, and how they
-are quantised, is the caller's business. Files appear under their names only when complete.
+Owns offsets and the temporary name; gguf_values encodes the metadata. What the tensors hold is
+the caller's business. Files appear under their names only when complete.
 """
 
 import contextlib
