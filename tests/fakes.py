@@ -14,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from strata.engine.request import Message
     from strata.engine.session import Logits, OnProgress, ShouldStop, Tokens
 
 MODULUS = 1_000_003
@@ -142,3 +143,45 @@ class FakeModel:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class FakeAnswer:
+    """Writes id 12 as ``<12>`` and looks for stop texts in the simplest way there is."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stops = stops
+        self.text = ""
+        self.num_sent = 0
+
+    def push(self, token_id: int) -> tuple[str, bool]:
+        self.text += f"<{token_id}>"
+        for stop in self.stops:
+            if stop in self.text:
+                self.text = self.text[: self.text.index(stop)]
+                return self.finish(), True
+        return ("", False) if self.stops else (self.finish(), False)
+
+    def finish(self) -> str:
+        rest = self.text[self.num_sent :]
+        self.num_sent = len(self.text)
+        return rest
+
+
+class FakeText:
+    """A letter is its code modulo 97; a chat is its contents, with 1 before each message."""
+
+    has_chat_template = True
+
+    def __init__(self, end_id: int) -> None:
+        self.end_ids = frozenset({end_id})
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % 97 for letter in text]
+
+    def encode_chat(self, messages: Sequence[Message], values: Mapping[str, object]) -> list[int]:
+        return [
+            token for message in messages for token in (1, *self.encode(str(message["content"])))
+        ] + [2]
+
+    def new_answer(self, stops: Sequence[str]) -> FakeAnswer:
+        return FakeAnswer(stops)

@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from strata.engine.engine import Engine, Generation
+    from strata.engine.engine import Engine
+    from strata.engine.generation import Generation
     from strata.engine.request import Completion, FinishReason, Timings, TokenEvent
     from strata.engine.sampler import SamplingParams
     from strata.settings import Settings
@@ -32,7 +33,7 @@ _HOMES = {
     "Completion": "strata.engine.request",
     "Engine": "strata.engine.engine",
     "FinishReason": "strata.engine.request",
-    "Generation": "strata.engine.engine",
+    "Generation": "strata.engine.generation",
     "SamplingParams": "strata.engine.sampler",
     "Settings": "strata.settings",
     "Timings": "strata.engine.request",

@@ -186,6 +186,11 @@ def user_cache_dir() -> Path:
     return Path.home() / ".cache" / "strata"
 
 
+def is_debug() -> bool:
+    """``STRATA_DEBUG=1``: an error keeps its traceback. Default off; for reports of bugs."""
+    return os.environ.get("STRATA_DEBUG", "") not in ("", "0")
+
+
 def nearest(name: str, known: tuple[str, ...]) -> str | None:
     """The known name that looks most like ``name``, if one does."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)

@@ -140,9 +140,7 @@ class Conversation:
 
     def _is_fresh_read(self) -> bool:
         num_tokens = len(self._tokens)
-        return (
-            self._num_read_as_prompt == num_tokens and num_tokens % self._session.cut_tokens == 0
-        )
+        return self._num_read_as_prompt == num_tokens and num_tokens % self._session.cut_tokens == 0
 
     def _keep_checkpoint(self) -> None:
         if self._max_checkpoints == 0:

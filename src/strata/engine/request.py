@@ -6,11 +6,15 @@ Owns the finish reasons, the timings and the events. Knows no model and no threa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from strata.engine.sampler import Sampled
 
 Message = Mapping[str, object]  # {"role": "user", "content": "..."} and what the template knows
 Prompt = str | Sequence[Message] | Sequence[int] | NDArray[np.int32]
@@ -54,27 +58,19 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Log probability of the chosen token, and of the best others when asked for."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """One step of an answer.
 
     ``text`` may be empty while bytes of a character, or the start of a stop text, are held back;
     the texts of all events together are the answer. The last event has a ``finish_reason`` and
-    the final ``timings``, and may carry text without tokens.
+    the final ``timings``, and may carry text without tokens. ``logprobs`` has one item for
+    each token when the request asked for them.
     """
 
     request_id: int
     text: str
     token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[Sampled, ...] = ()
     finish_reason: FinishReason | None = None
     timings: Timings | None = None
 
@@ -88,4 +84,4 @@ class Completion:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     timings: Timings
-    logprobs: tuple[TokenLogprob, ...] = field(default=())
+    logprobs: tuple[Sampled, ...] = ()

@@ -1,0 +1,121 @@
+"""``strata run``: one prompt, one answer. Text on stdout, everything else on stderr."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, read_stdin, say
+from strata.cli.options import ENGINE_SETTINGS, with_settings
+from strata.engine.engine import Engine
+from strata.engine.request import Completion, Timings, TokenEvent
+from strata.engine.sampler import SamplingParams
+from strata.errors import EngineStopped
+from strata.settings import Settings
+
+
+@with_settings(*ENGINE_SETTINGS)
+def command(
+    settings: Settings,
+    prompt: Annotated[str, typer.Argument(help="The text; - reads standard input.")],
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", "-n", help="End after this many tokens.")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="0 always takes the likeliest token; 1 samples as trained.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample among the K likeliest; 0 for all.")] = 20,
+    top_p: Annotated[float, typer.Option(help="Sample within this share of probability.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object with ids and timings at the end.")
+    ] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after an end token.")
+    ] = False,
+) -> None:
+    """Answer one prompt. The text streams to standard output."""
+    text = read_stdin() if prompt == "-" else prompt
+    sampling = SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+    )
+    with notices_on_stderr(), Bar("loading") as loading, Bar("reading the prompt") as reading:
+        engine = Engine.from_settings(settings, on_progress=loading)
+        with engine:
+            is_chat = not raw and engine.has_chat_template
+            if not raw and not is_chat:
+                say("note: this model has no chat template; the text is continued as it stands.")
+            generation = engine.generate(
+                [{"role": "user", "content": text}] if is_chat else text,
+                sampling,
+                on_progress=reading,
+            )
+            answer = Answer(generation)
+            try:
+                completion = _show(answer, is_silent=as_json)
+            except KeyboardInterrupt:
+                if not as_json:
+                    typer.echo()
+                interrupt(answer)
+                raise
+            except BrokenPipeError:
+                answer.cancel()
+                raise
+    if as_json:
+        typer.echo(json.dumps(_as_dict(completion), ensure_ascii=False))
+    else:
+        typer.echo()
+        say(describe(completion.timings))
+
+
+def describe(timings: Timings) -> str:
+    """Counts and speeds in one line."""
+    return (
+        f"[{timings.prompt_tokens} prompt tokens"
+        + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")
+        + f", {timings.prompt_tokens_per_s:.1f}/s; {timings.generated_tokens} generated, "
+        f"{timings.decode_tokens_per_s:.1f}/s; first after {timings.ttft_s:.2f} s]"
+    )
+
+
+def _show(answer: Answer, *, is_silent: bool) -> Completion:
+    parts: list[str] = []
+    ids: list[int] = []
+    last: TokenEvent | None = None
+    for event in answer:
+        parts.append(event.text)
+        ids += event.token_ids
+        if event.text and not is_silent:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+        last = event
+    if last is None or last.finish_reason is None or last.timings is None:
+        raise EngineStopped("the answer ended without a reason.\n  Try: run it again.")
+    text = "".join(parts)
+    return Completion(last.request_id, text, tuple(ids), last.finish_reason, last.timings)
+
+
+def _as_dict(completion: Completion) -> dict[str, object]:
+    timings = completion.timings
+    return {
+        "text": completion.text,
+        "token_ids": list(completion.token_ids),
+        "finish_reason": str(completion.finish_reason),
+        "prompt_tokens": timings.prompt_tokens,
+        "reused_tokens": timings.reused_tokens,
+        "generated_tokens": timings.generated_tokens,
+        "ttft_s": timings.ttft_s,
+        "prompt_tokens_per_s": timings.prompt_tokens_per_s,
+        "decode_tokens_per_s": timings.decode_tokens_per_s,
+    }

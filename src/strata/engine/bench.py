@@ -1,0 +1,133 @@
+"""Speed of one model on this machine, measured through the session protocol.
+
+Owns what is measured and how. Does not print, and knows no other engine (``engine.rival`` does).
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strata.engine.sampler import SamplingParams, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strata.engine.session import OnProgress, Session, Tokens
+
+_PROBE_BYTES = 1 << 28  # larger than any last-level cache this is likely to meet
+_PROBE_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One round: a prompt read, then tokens decoded one by one. Times in seconds."""
+
+    prompt_tokens: int
+    prompt_s: float
+    decode_tokens: int
+    decode_s: float
+    ttft_s: float
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """Speed of reading."""
+        return self.prompt_tokens / self.prompt_s
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Speed of writing."""
+        return self.decode_tokens / self.decode_s
+
+    def as_dict(self) -> dict[str, float]:
+        """Fields by name, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Medians:
+    """Medians over rounds."""
+
+    prompt_tokens_per_s: float
+    decode_tokens_per_s: float
+    ttft_s: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[Measurement]) -> Medians:
+        """Medians of at least one round."""
+        return cls(
+            statistics.median(item.prompt_tokens_per_s for item in rounds),
+            statistics.median(item.decode_tokens_per_s for item in rounds),
+            statistics.median(item.ttft_s for item in rounds),
+        )
+
+
+def random_prompt(vocab_size: int, num_tokens: int, seed: int) -> Tokens:
+    """Token ids [num_tokens] int32, uniform over the vocabulary; the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, vocab_size, num_tokens, dtype=np.int32)
+
+
+def measure(
+    session: Session,
+    prompt: Tokens,
+    num_decode: int,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Measurement:
+    """One round on a session that is reset first; tokens are picked greedily.
+
+    ``on_progress`` is called with (tokens done, prompt and decode tokens).
+    """
+    total = len(prompt) + num_decode
+
+    def report(done: int, _of: int) -> None:
+        if on_progress is not None:
+            on_progress(done, total)
+
+    session.reset()
+    started_s = time.perf_counter()
+    logits = session.prefill(prompt, on_progress=report)
+    prompt_s = time.perf_counter() - started_s
+    greedy = SamplingParams(temperature=0.0)
+    token = sample(logits, greedy, (), session.position).id
+    first_s = time.perf_counter()
+    for step in range(num_decode):
+        rows = session.decode(np.array([token], dtype=np.int32))
+        session.commit(1)
+        token = sample(rows[0], greedy, (), session.position).id
+        report(len(prompt) + step + 1, total)
+    return Measurement(
+        prompt_tokens=len(prompt),
+        prompt_s=prompt_s,
+        decode_tokens=num_decode,
+        decode_s=time.perf_counter() - first_s,
+        ttft_s=first_s - started_s,
+    )
+
+
+def peak_memory_bytes() -> int:
+    """Most memory this process has held in RAM so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def estimate_bandwidth(num_threads: int) -> float:
+    """Bytes per second that ``num_threads`` threads read, by summing arrays; a lower bound."""
+    parts = [np.ones(_PROBE_BYTES // num_threads // 8, dtype=np.int64) for _ in range(num_threads)]
+    num_bytes = sum(part.nbytes for part in parts)
+    best_s = float("inf")
+    with ThreadPoolExecutor(num_threads) as pool:
+        for _ in range(_PROBE_ROUNDS):
+            started_s = time.perf_counter()
+            # OR is the cheapest reduction numpy vectorises; it releases the interpreter lock.
+            list(pool.map(np.bitwise_or.reduce, parts))
+            best_s = min(best_s, time.perf_counter() - started_s)
+    return num_bytes / best_s

@@ -1,0 +1,76 @@
+"""The one place where files, processor and text are joined into the parts of an engine.
+
+Owns the choice of model when none is named, and the size of a conversation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strata import telemetry
+from strata.cpu.build import load_model
+from strata.engine.default_model import default_model
+from strata.engine.model_file import open_file
+from strata.engine.model_text import ModelText, NoText
+from strata.engine.parts import Parts
+
+if TYPE_CHECKING:
+    from strata.engine.model_file import ModelFile
+    from strata.engine.parts import Text
+    from strata.engine.session import OnProgress
+    from strata.model_spec import ModelSpec
+    from strata.settings import Settings
+
+# Enough for a long talk; the state of a larger one is asked for, not taken.
+DEFAULT_CONTEXT_LEN = 8192
+
+
+def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> Parts:
+    """Everything an engine needs, loaded.
+
+    Args:
+        settings: ``settings.model`` of ``None`` means the built-in model.
+        on_progress: called while loading with (bytes done, bytes in all).
+
+    Raises:
+        CheckpointError: the file is damaged, or not of this architecture.
+        PlanError: it does not fit this machine.
+        DeviceError: the processor or the compiled extension refused.
+    """
+    path = default_model() if settings.model is None else settings.model
+    with open_file(path) as model_file:
+        for notice in model_file.notices:
+            telemetry.notice("model-file", notice)
+        spec = model_file.spec
+        text = _text_of(model_file)
+        model = load_model(model_file.index, spec, settings, on_progress=on_progress)
+    return Parts(
+        model=model,
+        text=text,
+        vocab_size=spec.vocab_size,
+        context_len=context_len(settings, spec),
+        close=model.close,
+    )
+
+
+def context_len(settings: Settings, spec: ModelSpec) -> int:
+    """Tokens a conversation may have: as asked, or the model's own up to a moderate size.
+
+    More than the model was trained on is allowed, and told.
+    """
+    if settings.context_len is None:
+        return min(spec.context_len, DEFAULT_CONTEXT_LEN)
+    if settings.context_len > spec.context_len:
+        telemetry.notice(
+            "context",
+            f"the context of {settings.context_len} tokens is beyond the {spec.context_len} the "
+            "model was made for; answers may get worse past them.",
+        )
+    return settings.context_len
+
+
+def _text_of(model_file: ModelFile) -> Text:
+    if not model_file.has_tokenizer:
+        telemetry.notice("tokenizer", "this model file has no tokenizer; it takes token ids only.")
+        return NoText()
+    return ModelText.from_metadata(model_file.index.metadata, model_file.spec.vocab_size)

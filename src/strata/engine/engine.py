@@ -1,0 +1,233 @@
+"""The library's front door: open a model, ask for text.
+
+Owns the checks of a request and its translation to token ids. The loop is ``engine.generation``;
+what is joined from files, processor and text is ``engine.build``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from strata.engine.build import open_parts
+from strata.engine.conversation import Conversation
+from strata.engine.generation import Generation, Request, Turn
+from strata.engine.request import DEFAULT_MAX_TOKENS, Completion, Message, Prompt
+from strata.engine.sampler import SamplingParams, sample
+from strata.engine.step import Pick, Propose, propose_nothing
+from strata.errors import ContextTooLong, RequestError
+from strata.settings import Settings
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+    from typing import Self
+
+    from strata.engine.parts import Parts
+    from strata.engine.sampler import Mask, Sampled
+    from strata.engine.session import Logits, OnProgress, Tokens
+    from strata.model_spec import ModelSpec
+
+# All tokens so far -> which may come next ([V] bool or packed 32-bit words), or None for any.
+Allow = Callable[[Sequence[int]], "Mask | None"]
+
+
+class Engine:
+    """One model and one live conversation on this machine.
+
+    One request at a time: while a ``Generation`` is under way, starting another raises
+    ``RequestError``. Any thread may make requests, and cancel or close them. A request that begins
+    like the one before it is not read again from the start (``Timings.reused_tokens``), and gives
+    the same tokens as if it were.
+    """
+
+    def __init__(self, parts: Parts, settings: Settings) -> None:
+        self.settings = settings
+        self._parts = parts
+        session = parts.model.new_session(parts.context_len)
+        self._turn = Turn(Conversation(session, max_checkpoints=settings.checkpoints))
+        self._request_ids = itertools.count(1)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **settings: object,
+    ) -> Engine:
+        """An engine of the model in ``path``, or of a small built-in one without a path.
+
+        Args:
+            path: any shard of a GGUF file.
+            on_progress: called while loading with (bytes done, bytes in all).
+            settings: fields of ``strata.settings.Settings``.
+
+        Raises:
+            SettingsError: unknown or malformed setting.
+            CheckpointError: the file is damaged, or not of this architecture.
+            PlanError: it does not fit this machine.
+        """
+        options = dict(settings)
+        if path is not None:
+            options["model"] = path
+        return cls.from_settings(Settings.from_options(options), on_progress=on_progress)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, on_progress: OnProgress | None = None) -> Engine:
+        """``open`` for settings that exist already."""
+        return cls(open_parts(settings, on_progress=on_progress), settings)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Geometry of the model."""
+        return self._parts.model.spec
+
+    @property
+    def context_len(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._turn.conversation.capacity
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether ``chat`` works with this model."""
+        return self._parts.text.has_chat_template
+
+    def memory_report(self) -> Mapping[str, int]:
+        """Bytes of host memory by what holds them."""
+        report = dict(self._parts.model.memory_report())
+        report["checkpoints"] = self._turn.conversation.checkpoint_bytes
+        return report
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt, as ``generate`` would read it."""
+        return self._token_ids(prompt).tolist()  # type: ignore[no-any-return]
+
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        allow: Allow | None = None,
+        propose: Propose = propose_nothing,
+        on_progress: OnProgress | None = None,
+    ) -> Generation:
+        """The answer to ``prompt``, as an iterator of events.
+
+        The prompt is checked here; the work begins with the first event.
+
+        Args:
+            prompt: text to continue as it stands, or chat messages, or token ids.
+            sampling: how tokens are picked and where the answer ends. ``max_tokens`` of ``None``
+                means 512, or what the context leaves.
+            allow: which tokens may come next, asked for every token.
+            propose: source of drafts; they change speed, never text.
+            on_progress: called while reading with (prompt tokens read, prompt tokens).
+
+        Raises:
+            RequestError: empty prompt, unknown token id, or no chat template.
+            ContextTooLong: prompt and ``max_tokens`` do not fit ``context_len``.
+            EngineStopped: the engine has died or was closed.
+        """
+        self._turn.check_alive()
+        sampling = (sampling or SamplingParams()).with_seed()
+        token_ids = self._token_ids(prompt)
+        text = self._parts.text
+        request = Request(
+            request_id=next(self._request_ids),
+            prompt=token_ids,
+            max_tokens=self._room(len(token_ids), sampling.max_tokens),
+            end_ids=frozenset() if sampling.ignore_eos else text.end_ids,
+            pick=_picker(sampling, allow),
+            text=text.new_answer(sampling.stop),
+            propose=propose,
+            on_progress=on_progress,
+        )
+        return Generation(self._turn, request)
+
+    def generate_text(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Completion:
+        """The whole answer at once; arguments and errors as ``generate``."""
+        return self.generate(prompt, sampling).complete()
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling: SamplingParams | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        **template_values: object,
+    ) -> Generation:
+        """The assistant's next message; arguments and errors as ``generate``.
+
+        ``template_values`` reach the chat template by name (``enable_thinking`` and such).
+        """
+        token_ids = self._parts.text.encode_chat(messages, template_values)
+        return self.generate(token_ids, sampling, on_progress=on_progress)
+
+    def close(self) -> None:
+        """Ends the request under way and gives memory and threads back. May be called twice."""
+        self._turn.close(self._parts.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _token_ids(self, prompt: Prompt) -> Tokens:
+        if isinstance(prompt, str):
+            ids: Collection[int] = self._parts.text.encode(prompt)
+        elif len(prompt) > 0 and isinstance(prompt[0], Mapping):
+            messages = cast("Sequence[Message]", prompt)
+            ids = self._parts.text.encode_chat(messages, {})
+        else:
+            ids = cast("Sequence[int]", prompt)
+        if len(ids) == 0:
+            raise RequestError("the prompt is empty.\n  Try: give at least one token of text.")
+        vocab_size = self._parts.vocab_size
+        try:
+            wide = np.asarray(ids, dtype=np.int64)
+        except (TypeError, ValueError, OverflowError):
+            raise RequestError(
+                "a prompt must be text, chat messages, or whole numbers that are token ids."
+            ) from None
+        outside = wide[(wide < 0) | (wide >= vocab_size)]
+        if outside.size:
+            raise RequestError(
+                f"token id {outside[0]} is not in the vocabulary of {vocab_size} tokens.\n"
+                "  Try: ids of this model's own tokenizer."
+            )
+        return wide.astype(np.int32)
+
+    def _room(self, num_prompt: int, max_tokens: int | None) -> int:
+        """Tokens the answer may have."""
+        if max_tokens is not None and max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, not {max_tokens}.\n  Try: 1")
+        context_len = self.context_len
+        wanted = 1 if max_tokens is None else max_tokens
+        # The last token of an answer is never read back, so it needs no cell.
+        room = context_len - num_prompt + 1
+        if num_prompt > context_len or wanted > room:
+            answer = "no room for an answer" if max_tokens is None else f"{max_tokens} to generate"
+            raise ContextTooLong(
+                f"the prompt has {num_prompt} tokens and {answer}, but the context holds "
+                f"{context_len}.\n"
+                f"  Try: --context {num_prompt + wanted}, a shorter prompt, or fewer tokens."
+            )
+        return min(DEFAULT_MAX_TOKENS, room) if max_tokens is None else max_tokens
+
+
+def _picker(sampling: SamplingParams, allow: Allow | None) -> Pick:
+    def pick(logits: Logits, history: Sequence[int]) -> Sampled:
+        mask = None if allow is None else allow(history)
+        return sample(logits, sampling, history, len(history), mask)
+
+    return pick

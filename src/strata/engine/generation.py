@@ -1,0 +1,293 @@
+"""One answer being made: an iterator of ``TokenEvent`` that can be cancelled from any thread.
+
+Owns the order of things inside a request: read the prompt, pick, decode, stop. Does not know what
+a file is, nor how a prompt became token ids; ``engine.Engine`` makes it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from strata.engine.request import Completion, FinishReason, Timings, TokenEvent
+from strata.engine.step import Pick, Propose, advance, propose_nothing
+from strata.errors import EngineStopped, RequestError, StrataError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from strata.engine.conversation import Conversation
+    from strata.engine.sampler import Sampled
+    from strata.engine.session import OnProgress, Tokens
+
+
+class AnswerText(Protocol):
+    """Token ids in, text out, with the request's stop texts looked for."""
+
+    def push(self, token_id: int, /) -> tuple[str, bool]:
+        """Text that is certain now, and whether a stop text was met."""
+
+    def finish(self) -> str:
+        """What was held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, checked and in token ids."""
+
+    request_id: int
+    prompt: Tokens  # [N] int32
+    max_tokens: int
+    end_ids: frozenset[int]  # empty to ignore end tokens
+    pick: Pick
+    text: AnswerText
+    propose: Propose = propose_nothing
+    on_progress: OnProgress | None = None
+
+
+class Turn:
+    """The right to use the one live conversation, and whether the engine still lives."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self._lock = threading.Lock()
+        self._cause: BaseException | None = None
+        self._is_closed = False
+        self._current: weakref.ref[Generation] | None = None
+
+    def check_alive(self) -> None:
+        """Raises when the engine can serve nothing any more."""
+        if self._cause is not None:
+            raise EngineStopped(
+                f"the engine has stopped: {self._cause}.\n  Try: open the model again."
+            ) from self._cause
+        if self._is_closed:
+            raise EngineStopped("the engine is closed.\n  Try: open the model again.")
+
+    def take(self, generation: Generation) -> None:
+        """Begins a request.
+
+        Raises:
+            RequestError: another one is under way.
+            EngineStopped: the engine has died or was closed.
+        """
+        self.check_alive()
+        if not self._lock.acquire(blocking=False):
+            raise RequestError(
+                "the engine serves one request at a time, and one is under way.\n"
+                "  Try: read the other generation to its end, or call its close()."
+            )
+        self._current = weakref.ref(generation)
+
+    def give_back(self) -> None:
+        """Ends the request."""
+        self._current = None
+        self._lock.release()
+
+    def stop(self, cause: BaseException) -> None:
+        """Marks the engine dead because of ``cause``."""
+        self._cause = cause
+
+    def close(self, free: Callable[[], None]) -> None:
+        """Ends the request under way, waits for its thread, then calls ``free``; once."""
+        current = self._current() if self._current is not None else None
+        if current is not None:
+            current.close()
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                free()
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What has happened so far in one request."""
+
+    started_s: float = field(default_factory=time.perf_counter)
+    num_reused: int = 0
+    prompt_s: float = 0.0
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+    num_generated: int = 0
+
+    def count(self, num_tokens: int) -> None:
+        now = time.perf_counter()
+        if self.first_token_s is None:
+            self.first_token_s = now
+        self.last_token_s = now
+        self.num_generated += num_tokens
+
+    def timings(self, num_prompt: int) -> Timings:
+        first_s = self.first_token_s
+        return Timings(
+            prompt_tokens=num_prompt,
+            reused_tokens=self.num_reused,
+            generated_tokens=self.num_generated,
+            prompt_s=self.prompt_s,
+            decode_s=0.0 if first_s is None else self.last_token_s - first_s,
+            ttft_s=0.0 if first_s is None else first_s - self.started_s,
+        )
+
+
+class Generation(Iterator[TokenEvent]):
+    """The events of one answer, made as they are asked for.
+
+    The engine is taken at the first event and given back after the last, at ``close()``, or when
+    this object is dropped. ``cancel()`` may be called from any thread: the event after it is the
+    last one and says ``cancelled``.
+    """
+
+    def __init__(self, turn: Turn, request: Request) -> None:
+        self._turn = turn
+        self._request = request
+        self._is_cancelled = threading.Event()
+        self._thread_id: int | None = None
+        self._events = self._run()
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def request_id(self) -> int:
+        """The number events of this answer carry."""
+        return self._request.request_id
+
+    def cancel(self) -> None:
+        """Ends the answer at the next token, or the next chunk of the prompt."""
+        self._is_cancelled.set()
+
+    def close(self) -> None:
+        """Ends the answer and gives the engine back. From another thread: only cancels."""
+        self.cancel()
+        if self._thread_id in (None, threading.get_ident()):
+            self._events.close()
+
+    def complete(self) -> Completion:
+        """Reads the events left and returns them as one answer."""
+        events = list(self)
+        if not events or events[-1].finish_reason is None or events[-1].timings is None:
+            raise RequestError("the generation was already read or closed.\n  Try: a new request.")
+        return Completion(
+            request_id=self.request_id,
+            text="".join(event.text for event in events),
+            token_ids=tuple(token for event in events for token in event.token_ids),
+            finish_reason=events[-1].finish_reason,
+            timings=events[-1].timings,
+            logprobs=tuple(item for event in events for item in event.logprobs),
+        )
+
+    def __next__(self) -> TokenEvent:
+        self._thread_id = threading.get_ident()
+        try:
+            return next(self._events)
+        finally:
+            self._thread_id = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> Generator[TokenEvent, None, None]:
+        self._turn.take(self)
+        try:
+            yield from self._answer()
+        except GeneratorExit:
+            self.finish_reason = self.finish_reason or FinishReason.CANCELLED
+            raise
+        except StrataError:
+            self.finish_reason = FinishReason.ERROR
+            self._turn.conversation.forget()
+            raise
+        except KeyboardInterrupt:
+            # It can come in the middle of a step, and leave a half-made state behind.
+            self.finish_reason = FinishReason.CANCELLED
+            self._turn.conversation.forget()
+            raise
+        except BaseException as error:
+            self.finish_reason = FinishReason.ERROR
+            self._turn.stop(error)
+            raise EngineStopped(
+                f"the engine stopped at position {self._turn.conversation.position}: "
+                f"{type(error).__name__}: {error}.\n"
+                "  Try: open the model again; report this if it happens twice."
+            ) from error
+        finally:
+            self._turn.give_back()
+
+    def _answer(self) -> Iterator[TokenEvent]:
+        request, conversation = self._request, self._turn.conversation
+        progress = _Progress()
+        progress.num_reused = conversation.resume(request.prompt)
+        logits = conversation.read(
+            request.prompt,
+            on_progress=request.on_progress,
+            should_stop=self._is_cancelled.is_set,
+        )
+        progress.prompt_s = time.perf_counter() - progress.started_s
+        if logits is None:
+            yield self._last_event(progress, FinishReason.CANCELLED)
+            return
+        tokens: list[int] = request.prompt.tolist()
+        picked = [request.pick(logits, tokens)]
+        while True:
+            # A draft may reach past the wanted length.
+            picked = picked[: request.max_tokens - progress.num_generated]
+            tokens += [token.id for token in picked]
+            event = self._event(progress, picked)
+            yield event
+            if event.finish_reason is not None:
+                return
+            if self._is_cancelled.is_set():
+                yield self._last_event(progress, FinishReason.CANCELLED)
+                return
+            picked = advance(conversation, tokens, propose=request.propose, pick=request.pick)
+
+    def _event(self, progress: _Progress, picked: list[Sampled]) -> TokenEvent:
+        request = self._request
+        text = ""
+        reason: FinishReason | None = None
+        used: list[Sampled] = []
+        for token in picked:
+            used.append(token)
+            if token.id in request.end_ids:
+                reason = FinishReason.STOP
+                text += request.text.finish()
+                break
+            piece, is_stopped = request.text.push(token.id)
+            text += piece
+            if is_stopped:
+                reason = FinishReason.STOP
+                break
+        progress.count(len(used))
+        if reason is None and progress.num_generated >= request.max_tokens:
+            reason = FinishReason.LENGTH
+            text += request.text.finish()
+        self.finish_reason = reason
+        return TokenEvent(
+            request_id=request.request_id,
+            text=text,
+            token_ids=tuple(token.id for token in used),
+            logprobs=tuple(token for token in used if token.logprob is not None),
+            finish_reason=reason,
+            timings=None if reason is None else progress.timings(len(request.prompt)),
+        )
+
+    def _last_event(self, progress: _Progress, reason: FinishReason) -> TokenEvent:
+        self.finish_reason = reason
+        return TokenEvent(
+            request_id=self.request_id,
+            text=self._request.text.finish(),
+            token_ids=(),
+            finish_reason=reason,
+            timings=progress.timings(len(self._request.prompt)),
+        )

@@ -1,0 +1,58 @@
+"""One step of an answer: a window of 1 to 8 rows through the model, and what of it is kept.
+
+Owns the verify rule. A row's own pick decides: a draft is kept when it equals the token that would
+have been picked without it, so drafts change the speed and never the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strata.engine.session import MAX_WINDOW_ROWS
+
+if TYPE_CHECKING:
+    from strata.engine.conversation import Conversation
+    from strata.engine.sampler import Sampled
+    from strata.engine.session import Logits
+
+# (logits [V], all tokens before the one to pick) -> the token picked
+Pick = Callable[["Logits", Sequence[int]], "Sampled"]
+# (all tokens so far, most drafts wanted) -> proposed next tokens
+Propose = Callable[[Sequence[int], int], Sequence[int]]
+
+
+def propose_nothing(_tokens: Sequence[int], _num_wanted: int) -> Sequence[int]:
+    """No drafts: every window has one row."""
+    return ()
+
+
+def advance(
+    conversation: Conversation, tokens: list[int], *, propose: Propose, pick: Pick
+) -> list[Sampled]:
+    """The tokens that follow ``tokens``, at least one; the last is not in the session yet.
+
+    Args:
+        conversation: holds all of ``tokens`` but the last. Afterwards it holds the last one too,
+            and every token returned but the last.
+        tokens: prompt and answer so far. Not modified.
+        propose: source of drafts.
+        pick: picks a token; it is asked for one row after the other, in order.
+    """
+    # The window must fit the context; drafts are the part that can be left out.
+    room = min(MAX_WINDOW_ROWS, conversation.capacity - conversation.position)
+    drafts = list(propose(tokens, room - 1))[: room - 1] if room > 1 else []
+    window = np.array([tokens[-1], *drafts], dtype=np.int32)
+    logits = conversation.decode(window)
+    history = list(tokens)
+    picked: list[Sampled] = []
+    for row in range(len(window)):
+        token = pick(logits[row], history)
+        picked.append(token)
+        history.append(token.id)
+        if row + 1 == len(window) or window[row + 1] != token.id:
+            break
+    conversation.commit(window, len(picked))
+    return picked
