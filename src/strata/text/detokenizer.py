@@ -34,7 +34,12 @@ class Detokenizer:
         """Text that became certain with this id; often empty inside a character."""
         if token_id in self._skip_ids:
             return ""
-        return self._decoder.decode(self._token_bytes(token_id))
+        text = self._decoder.decode(self._token_bytes(token_id))
+        kept = self._decoder.getstate()[0]
+        # Python keeps the start of an encoded surrogate, though no byte can make it valid.
+        if len(kept) > 1 and kept[0] == 0xED and kept[1] >= 0xA0:
+            text += self._decoder.decode(b"", final=True)
+        return text
 
     def flush(self) -> str:
         """Text of the bytes still undecided, as the stream ends here. Ready for a new stream."""

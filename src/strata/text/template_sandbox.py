@@ -213,7 +213,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _bound(tree: nodes.Template) -> None:
     """Routes loops, concatenations and literals of ``tree`` through charged filters, in place."""
     for loop in tree.find_all(nodes.For):
-        loop.iter = _filtered("_rounds", loop.iter)
+        loop.iter = _filtered("_rounds", cast("nodes.Expr", loop.iter))
     _wrap_children(tree)
 
 
