@@ -128,9 +128,6 @@ def _source_notices(source: SafetensorsSource, book: RecipeBook, spec: ModelSpec
         notices.append("the vision tower is left out; Strata runs the language model.")
     hash_buffers = ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")
     unused = [name for name in book.unused() if not name.endswith(hash_buffers)]
-    if any(".indexer." in name and name.startswith("mtp.") for name in unused):
-        notices.append("the draft layer's indexer is left out; drafts attend to everything.")
-        unused = [name for name in unused if not (".indexer." in name and name.startswith("mtp."))]
     if unused:
         shown = ", ".join(unused[:6]) + (" ..." if len(unused) > 6 else "")
         notices.append(f"{len(unused)} tensors of the checkpoint are not used: {shown}")

@@ -210,11 +210,7 @@ class RecipeBook:
         for layer in range(spec.num_layers + spec.num_draft_layers):
             recipes += [self._recipe(role, layer) for role in layer_roles(spec, layer)]
             if layer >= spec.num_layers:
-                recipes += [
-                    self._recipe(role, layer)
-                    for role in DRAFT_OPTIONAL_ROLES
-                    if role not in INDEX_ROLES and _COPIED[role][0] in self._names
-                ]
+                recipes += [self._recipe(role, layer) for role in self._draft_extras(layer)]
         if self._missing:
             shown = ", ".join(self._missing[:20]) + (" ..." if len(self._missing) > 20 else "")
             raise CheckpointError(
@@ -222,6 +218,15 @@ class RecipeBook:
                 "  Try: check that every safetensors shard is present."
             )
         return tuple(recipes)
+
+    def _draft_extras(self, layer: int) -> list[Role]:
+        """Tensors a draft layer may have. llama.cpp loads one only with its indexer."""
+        indexer = f"{self._prefix(Role.INDEX_Q, layer)}self_attn.indexer.index_qk_proj.weight"
+        return [
+            role
+            for role in DRAFT_OPTIONAL_ROLES
+            if (indexer if role in INDEX_ROLES else _COPIED[role][0]) in self._names
+        ]
 
     def unused(self) -> list[str]:
         """Names no recipe reads."""
