@@ -9,7 +9,6 @@ import resource
 import statistics
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from strata.engine.session import OnProgress, Session, Tokens
-
-_PROBE_BYTES = 1 << 28  # larger than any last-level cache this is likely to meet
-_PROBE_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +113,3 @@ def peak_memory_bytes() -> int:
     """Most memory this process has held in RAM so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def estimate_bandwidth(num_threads: int) -> float:
-    """Bytes per second that ``num_threads`` threads read, by summing arrays; a lower bound."""
-    parts = [np.ones(_PROBE_BYTES // num_threads // 8, dtype=np.int64) for _ in range(num_threads)]
-    num_bytes = sum(part.nbytes for part in parts)
-    best_s = float("inf")
-    with ThreadPoolExecutor(num_threads) as pool:
-        for _ in range(_PROBE_ROUNDS):
-            started_s = time.perf_counter()
-            # OR is the cheapest reduction numpy vectorises; it releases the interpreter lock.
-            list(pool.map(np.bitwise_or.reduce, parts))
-            best_s = min(best_s, time.perf_counter() - started_s)
-    return num_bytes / best_s

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from strata import telemetry
 from strata.cpu.build import load_model
 from strata.engine.default_model import default_model
+from strata.engine.machine import estimate_bandwidth, physical_cores
 from strata.engine.model_file import open_file
 from strata.engine.model_text import ModelText, NoText
 from strata.engine.parts import Parts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from strata.engine.model_file import ModelFile
     from strata.engine.parts import Text
     from strata.engine.session import OnProgress
@@ -37,8 +40,7 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         PlanError: it does not fit this machine.
         DeviceError: the processor or the compiled extension refused.
     """
-    path = default_model() if settings.model is None else settings.model
-    with open_file(path) as model_file:
+    with open_file(model_path(settings, on_progress=on_progress)) as model_file:
         for notice in model_file.notices:
             telemetry.notice("model-file", notice)
         spec = model_file.spec
@@ -51,6 +53,21 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         context_len=context_len(settings, spec),
         close=model.close,
     )
+
+
+def model_path(settings: Settings, *, on_progress: OnProgress | None = None) -> Path:
+    """The model file these settings mean; made now if it is the synthetic one."""
+    return default_model(on_progress) if settings.model is None else settings.model
+
+
+def num_threads(settings: Settings) -> int:
+    """Worker threads these settings mean on this machine."""
+    return settings.threads if settings.threads is not None else physical_cores()
+
+
+def machine_bandwidth(threads: int) -> float:
+    """Bytes per second that ``threads`` threads read from memory, measured now."""
+    return estimate_bandwidth(threads)
 
 
 def context_len(settings: Settings, spec: ModelSpec) -> int:

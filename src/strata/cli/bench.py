@@ -1,0 +1,204 @@
+"""``strata bench``: speed, memory and bandwidth of one model here, alone or against llama.cpp."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from strata import __version__
+from strata.cli.console import Bar, notices_on_stderr
+from strata.cli.options import ENGINE_SETTINGS, with_settings
+from strata.engine.accounting import TokenBytes, token_bytes
+from strata.engine.bench import Measurement, Medians, measure, peak_memory_bytes, random_prompt
+from strata.engine.build import machine_bandwidth, model_path, num_threads, open_parts
+from strata.engine.comparison import Comparison, compare
+from strata.engine.model_file import open_file
+from strata.errors import SettingsError
+from strata.settings import Settings
+from strata.units import format_bytes, format_rate
+
+SEED = 20261127
+RIVALS = ("llama.cpp",)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured."""
+
+    prompt_tokens: int
+    decode_tokens: int
+    rounds: int
+
+
+@with_settings(*ENGINE_SETTINGS)
+def command(
+    settings: Settings,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
+    decode_tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded after it.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 3,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Measure this engine too, in turns: llama.cpp.")
+    ] = None,
+) -> None:
+    """Measure prompt and decode speed, memory, and the share of the memory's bandwidth."""
+    if against is not None and against not in RIVALS:
+        raise SettingsError(f"cannot measure against {against!r}.\n  Try: --against {RIVALS[0]}")
+    plan = Plan(prompt_tokens, decode_tokens, rounds)
+    console = Console(highlight=False, soft_wrap=True)
+    with notices_on_stderr():
+        if against is None:
+            report = _bench_alone(settings, plan, console)
+        else:
+            report = _bench_against(settings, plan, console)
+    if json_out is not None:
+        json_out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _bench_alone(settings: Settings, plan: Plan, console: Console) -> dict[str, Any]:
+    path, per_token, vocab_size = _file_facts(settings, plan)
+    threads = num_threads(settings)
+    bandwidth = machine_bandwidth(threads)
+    with Bar("loading") as loading:
+        parts = open_parts(settings, on_progress=loading)
+    try:
+        session = parts.model.new_session(plan.prompt_tokens + plan.decode_tokens)
+        prompt = random_prompt(vocab_size, plan.prompt_tokens, SEED)
+        measured: list[Measurement] = []
+        # The first round pays for page faults and clock speed; it is not counted.
+        for number in range(plan.rounds + 1):
+            label = "warming up" if number == 0 else f"round {number} of {plan.rounds}"
+            with Bar(label) as bar:
+                measured.append(measure(session, prompt, plan.decode_tokens, on_progress=bar))
+    finally:
+        parts.close()
+    report = _report(path, threads, plan, measured[1:], per_token, bandwidth)
+    _print_alone(console, report)
+    return report
+
+
+def _bench_against(settings: Settings, plan: Plan, console: Console) -> dict[str, Any]:
+    path, per_token, vocab_size = _file_facts(settings, plan)
+    threads = num_threads(settings)
+    bandwidth = machine_bandwidth(threads)
+    prompt = random_prompt(vocab_size, plan.prompt_tokens, SEED)
+    with Bar("measuring both engines") as bar:
+        comparison = compare(
+            path,
+            settings,
+            threads=threads,
+            prompt=prompt.tolist(),
+            num_decode=plan.decode_tokens,
+            num_rounds=plan.rounds,
+            on_progress=bar,
+        )
+    report = _report(path, threads, plan, comparison.ours, per_token, bandwidth)
+    report["peak_bytes"] = comparison.our_peak_bytes
+    report["rival"] = {
+        "build": comparison.rival_build,
+        "flash_attention": comparison.has_flash_attention,
+        "peak_bytes": comparison.rival_peak_bytes,
+        "rounds": [item.as_dict() for item in comparison.theirs],
+        **asdict(Medians.of(comparison.theirs)),
+        "prompt_ratios": comparison.prompt_ratios,
+        "decode_ratios": comparison.decode_ratios,
+    }
+    _print_alone(console, report)
+    _print_against(console, comparison, per_token, bandwidth)
+    return report
+
+
+def _file_facts(settings: Settings, plan: Plan) -> tuple[Path, TokenBytes, int]:
+    """First file of the model, bytes read per token, size of the vocabulary."""
+    with (
+        Bar("making the model") as bar,
+        open_file(model_path(settings, on_progress=bar)) as model_file,
+    ):
+        position = plan.prompt_tokens + plan.decode_tokens // 2
+        per_token = token_bytes(
+            model_file.index, model_file.spec, position=position, kv_format=settings.kv_format
+        )
+        return model_file.index.paths[0], per_token, model_file.spec.vocab_size
+
+
+def _report(
+    path: Path,
+    threads: int,
+    plan: Plan,
+    rounds: Sequence[Measurement],
+    per_token: TokenBytes,
+    bandwidth: float,
+) -> dict[str, Any]:
+    medians = Medians.of(rounds)
+    return {
+        "strata": __version__,
+        "model": str(path),
+        "threads": threads,
+        **asdict(plan),
+        **asdict(medians),
+        "peak_bytes": peak_memory_bytes(),
+        "bytes_per_token": per_token.total,
+        "bytes_per_token_by_class": {str(kind): size for kind, size in per_token.weights.items()}
+        | {"KV cache": per_token.kv, "recurrent state": per_token.state},
+        "bandwidth_bytes_per_s": bandwidth,
+        "bandwidth_share": medians.decode_tokens_per_s * per_token.total / bandwidth,
+        "measured": [item.as_dict() for item in rounds],
+    }
+
+
+def _print_alone(console: Console, report: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    prompt_tokens, decode_tokens = report["prompt_tokens"], report["decode_tokens"]
+    table.add_row(
+        f"prompt, {prompt_tokens} tokens", f"{report['prompt_tokens_per_s']:.1f} tokens/s"
+    )
+    table.add_row(
+        f"decode, {decode_tokens} tokens", f"{report['decode_tokens_per_s']:.2f} tokens/s"
+    )
+    table.add_row("time to first token", f"{report['ttft_s']:.2f} s")
+    table.add_row("peak memory", format_bytes(report["peak_bytes"]))
+    table.add_row("read per decoded token", format_bytes(report["bytes_per_token"]))
+    table.add_row("memory bandwidth", format_rate(report["bandwidth_bytes_per_s"]))
+    table.add_row("share of it in decode", f"{100 * report['bandwidth_share']:.0f} %")
+    console.print(f"{report['model']}, {report['threads']} threads", markup=False)
+    console.print(table)
+
+
+def _print_against(
+    console: Console, comparison: Comparison, per_token: TokenBytes, bandwidth: float
+) -> None:
+    flash = "on" if comparison.has_flash_attention else "off"
+    build = f"against {comparison.rival_build}, flash attention {flash} (the faster)"
+    console.print(build, markup=False)
+    ours, theirs = Medians.of(comparison.ours), Medians.of(comparison.theirs)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for heading in ("strata", "llama.cpp", "ratio", "by round"):
+        table.add_column(heading, justify="right")
+    rows = (
+        ("prompt tokens/s", ours.prompt_tokens_per_s, theirs.prompt_tokens_per_s,
+         comparison.prompt_ratios),
+        ("decode tokens/s", ours.decode_tokens_per_s, theirs.decode_tokens_per_s,
+         comparison.decode_ratios),
+    )  # fmt: skip
+    for label, own, rival, ratios in rows:
+        each = " ".join(f"{ratio:.2f}" for ratio in ratios)
+        table.add_row(
+            label, f"{own:.2f}", f"{rival:.2f}", f"{statistics.median(ratios):.2f}x", each
+        )
+    share = 100 * theirs.decode_tokens_per_s * per_token.total / bandwidth
+    own_share = 100 * ours.decode_tokens_per_s * per_token.total / bandwidth
+    table.add_row("share of bandwidth", f"{own_share:.0f} %", f"{share:.0f} %", "", "")
+    peaks = (comparison.our_peak_bytes, comparison.rival_peak_bytes)
+    table.add_row("peak memory", *(format_bytes(peak) for peak in peaks), "", "")
+    console.print(table)
