@@ -59,7 +59,10 @@ class StopMatcher:
         """``stops`` may be empty; then everything passes at once."""
         if any(not stop for stop in stops):
             raise SettingsError("a stop string is empty.\n  Try: leave it out.")
-        self._stops = tuple(stops)
+        # One that holds another before its last letter is never the first to be completed.
+        self._stops = tuple(
+            stop for stop in stops if not any(other in stop[:-1] for other in stops)
+        )
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self.matched: str | None = None

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
-MAX_SIZE: Final = 1 << 25
+MAX_SIZE: Final = 1 << 24
 """Letters and items one value of a template may hold; a 256K-token prompt needs about 2^20."""
 
-MAX_WORK: Final = 4_000_000
+MAX_WORK: Final = 2_000_000
 """Loop rounds, calls and values looked at in one rendering; takes a few seconds at most."""
 
+_CALL_WORK: Final = 8  # a macro call takes about as long as eight rounds of an empty loop
 _LETTERS_PER_WORK: Final = 1024  # a copied KiB costs about as much as one call
 _MAX_INT_BITS: Final = 4096
 _WIDE_PERCENT: Final = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})")
@@ -137,7 +138,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     # The underscores leave every name free for the called macro's keyword arguments.
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        Budget.charge()
+        Budget.charge(_CALL_WORK)
         owner = getattr(__obj, "__self__", None)
         if isinstance(__obj, types.BuiltinMethodType) and isinstance(owner, str):
             _check_growth(__obj.__name__, owner, (*args, *kwargs.values()))
@@ -201,7 +202,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        Budget.charge()
+        Budget.charge(_CALL_WORK)
         _check_growth(name, args[first], (*args[first + 1 :], *kwargs.values()))
         result = function(*args, **kwargs)
         # Lazy results of map, select and the like are read through once, under the budget.
