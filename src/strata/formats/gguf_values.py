@@ -16,8 +16,15 @@ _TYPE_IDS = {np.dtype(code): type_id for type_id, code in SCALAR_DTYPES.items()}
 
 
 def encode_string(text: str) -> bytes:
-    """Length and UTF-8 bytes of a string."""
-    raw = text.encode()
+    """Length and UTF-8 bytes of a string.
+
+    Raises:
+        CheckpointError: the string has no UTF-8 form (a lone surrogate, as JSON may hold).
+    """
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raise CheckpointError(f"no UTF-8 form of the metadata text {text!a:.200}.") from None
     return struct.pack("<Q", len(raw)) + raw
 
 

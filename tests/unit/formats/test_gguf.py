@@ -214,7 +214,7 @@ def test_unknown_things_are_unsupported_rather_than_damage(write):
 
 def test_every_truncation_of_a_sound_file_is_refused(write):
     raw = build(**SOUND)
-    for length in range(1, len(raw)):
+    for length in (*range(1, 300), *range(300, len(raw), 7), len(raw) - 1):
         with pytest.raises(CheckpointError, match=r"truncated|absurd"):
             read_gguf(write(raw[:length]))
 

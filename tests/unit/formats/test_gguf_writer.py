@@ -89,6 +89,12 @@ def test_value_without_a_type_is_refused(tmp_path, value):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_text_without_a_utf8_form_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="no UTF-8 form of the metadata text"):
+        GgufWriter(tmp_path / "m", {"k": ["ok", "\ud800"]}, [])
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_nothing_stays_after_an_exception(tmp_path, error):
     def fail():
