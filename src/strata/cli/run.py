@@ -11,7 +11,7 @@ from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.engine.engine import Engine
 from strata.engine.request import Completion, Timings, TokenEvent
 from strata.engine.sampler import SamplingParams
-from strata.errors import EngineStopped
+from strata.errors import EngineStopped, RequestError
 from strata.settings import Settings
 
 
@@ -41,6 +41,8 @@ def command(
 ) -> None:
     """Answer one prompt. The text streams to standard output."""
     text = read_stdin() if prompt == "-" else prompt
+    if not text:
+        raise RequestError("the prompt is empty.\n  Try: strata run 'a question'.")
     sampling = SamplingParams(
         temperature=temperature,
         top_k=top_k,

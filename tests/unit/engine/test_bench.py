@@ -1,0 +1,68 @@
+"""Measuring and comparing, on a fake session and by arithmetic worked by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tests.fakes import FakeSession
+
+from strata.engine.bench import Measurement, Medians, measure, peak_memory_bytes, random_prompt
+from strata.engine.comparison import Comparison
+from strata.engine.machine import estimate_bandwidth, physical_cores
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def round_of(prompt_s: float, decode_s: float) -> Measurement:
+    return Measurement(
+        prompt_tokens=100, prompt_s=prompt_s, decode_tokens=10, decode_s=decode_s, ttft_s=prompt_s
+    )
+
+
+def test_a_round_reads_the_prompt_and_decodes_greedily():
+    session = FakeSession(50, 100)
+    prompt = random_prompt(50, 20, 1)
+    seen: list[tuple[int, int]] = []
+    measure(session, prompt, 6, on_progress=lambda done, total: seen.append((done, total)))
+    result = measure(session, prompt, 6)  # a second round starts from nothing
+    assert session.history[:20] == prompt.tolist()
+    assert len(session.history) == 26
+    first = int(np.argmax(FakeSession(50, 100).prefill(prompt)))
+    assert session.history[20] == first
+    assert (result.prompt_tokens, result.decode_tokens) == (20, 6)
+    assert result.ttft_s >= result.prompt_s
+    assert seen[-1] == (26, 26)
+
+
+def test_prompt_depends_on_the_seed_alone():
+    assert np.array_equal(random_prompt(50, 20, 1), random_prompt(50, 20, 1))
+    assert not np.array_equal(random_prompt(50, 20, 1), random_prompt(50, 20, 2))
+    assert random_prompt(7, 1000, 3).max() == 6
+
+
+def test_medians_and_ratios_by_hand():
+    ours = [round_of(1.0, 1.0), round_of(2.0, 2.0), round_of(4.0, 0.5)]
+    theirs = [round_of(2.0, 2.0), round_of(2.0, 1.0), round_of(2.0, 1.0)]
+    assert Medians.of(ours) == Medians(50.0, 10.0, 2.0)
+    comparison = Comparison(ours, theirs, 0, 0, "", has_flash_attention=False)
+    assert comparison.prompt_ratios == [2.0, 1.0, 0.5]
+    assert comparison.decode_ratios == [2.0, 0.5, 2.0]
+
+
+def test_two_threads_of_one_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1, 2, 5})
+    for cpu, siblings in {0: "0-1", 1: "0-1", 2: "2-3"}.items():
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    assert physical_cores(tmp_path) == 3  # 0 and 1, 2, and 5 of which nothing is known
+
+
+def test_machine_figures_are_of_this_world(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("strata.engine.machine._PROBE_BYTES", 1 << 24)
+    assert 1e8 < estimate_bandwidth(1) < 1e13
+    assert 1 << 20 < peak_memory_bytes() < 1 << 45
