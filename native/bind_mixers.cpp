@@ -268,6 +268,8 @@ void run_qsa(QsaLayer &layer, Context &ctx, int64_t rows, int64_t position,
 } // namespace
 
 void bind_mixers(nb::module_ &m) {
+    m.attr("ROW_GROUP") = ROW_GROUP;
+    m.attr("INDEX_GROUP") = INDEX_GROUP;
     nb::class_<GdnRows>(m, "GdnRows")
         .def(nb::init<Floats, Floats, Floats, Floats, Floats>(), nb::arg("q"), nb::arg("k"),
              nb::arg("v"), nb::arg("decay"), nb::arg("rate"));

@@ -1,0 +1,80 @@
+"""Settings into a model on the CPU: number of threads, instruction set, loading."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strata import _native
+from strata.cpu.model import CpuModel
+from strata.cpu.native import set_up
+from strata.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from strata._native import Context
+    from strata.formats.tensor_index import TensorIndex
+    from strata.model_spec import ModelSpec
+    from strata.settings import Settings
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def load_model(
+    index: TensorIndex,
+    spec: ModelSpec,
+    settings: Settings,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> CpuModel:
+    """The model of ``index``, packed for this processor.
+
+    Args:
+        index: an open model whose layout has been checked; may be closed afterwards.
+        spec: its geometry.
+        settings: threads, isa, kv_format, chunk_tokens and direct_io are used.
+        on_progress: called with (bytes read, bytes to read).
+
+    Raises:
+        CheckpointError: a tensor cannot be used; names it.
+        DeviceError: this processor lacks the instruction set asked for.
+    """
+    return CpuModel(
+        open_context(settings.threads, settings.isa),
+        index,
+        spec,
+        kv_format=settings.kv_format,
+        chunk_tokens=settings.chunk_tokens,
+        direct_io=settings.direct_io,
+        on_progress=on_progress,
+    )
+
+
+def open_context(threads: int | None, isa: str | None) -> Context:
+    """Worker threads (None: one for each physical core) with an instruction set (None: the best).
+
+    Raises:
+        DeviceError: this processor lacks the instruction set.
+    """
+    set_up()
+    chosen = _native.best_isa() if isa is None else isa
+    if not _native.is_isa_supported(chosen):
+        raise DeviceError(
+            f"this processor cannot run {chosen} kernels; its best is {_native.best_isa()}.\n"
+            f"  Try: --isa {_native.best_isa()}, or leave it out."
+        )
+    return _native.Context(physical_cores() if threads is None else threads, chosen)
+
+
+def physical_cores() -> int:
+    """Cores this process may run on, two hardware threads of one core counted once."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = _TOPOLOGY / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        # Containers may hide the topology; then every hardware thread counts.
+        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
+    return len(cores)

@@ -1,0 +1,81 @@
+"""A model on the CPU: packed weights, worker threads, and the sessions that share them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strata.cpu.ngram_table import NgramTable
+from strata.cpu.session import CpuSession
+from strata.cpu.weights import load_weights
+from strata.formats.naming import Role, tensor_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from strata._native import Context
+    from strata.cpu.weights import HcWeights, ModelWeights
+    from strata.formats.tensor_index import TensorIndex
+    from strata.model_spec import ModelSpec
+
+
+class CpuModel:
+    """The model protocol of ``engine.session``.
+
+    Args:
+        ctx: threads and instruction set.
+        index: an open model whose layout has been checked; may be closed afterwards.
+        spec: its geometry.
+        kv_format: "f16" or "f32".
+        chunk_tokens: prompt tokens of one step.
+        direct_io: read n-gram rows past the page cache.
+        on_progress: called with (bytes read, bytes to read).
+
+    Raises:
+        CheckpointError: a tensor cannot be used; names it.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        index: TensorIndex,
+        spec: ModelSpec,
+        *,
+        kv_format: str = "f16",
+        chunk_tokens: int = 512,
+        direct_io: bool = True,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.ctx = ctx
+        self.kv_format = kv_format
+        self.chunk_tokens = chunk_tokens
+        self._spec = spec
+        self.weights: ModelWeights = load_weights(ctx, index, spec, on_progress)
+        self.ngram_table: NgramTable | None = None
+        if spec.ngram is not None:
+            entry = index[tensor_name(Role.NGRAM_TABLE)]
+            self.ngram_table = NgramTable(entry, is_direct=direct_io)
+        self.reads_after = _reads_after(self.weights)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Geometry of the model."""
+        return self._spec
+
+    def new_session(self, capacity: int) -> CpuSession:
+        """An empty conversation that can hold ``capacity`` tokens."""
+        return CpuSession(self, capacity)
+
+    def memory_report(self) -> Mapping[str, int]:
+        """Bytes of packed weights, by what they serve. Sessions come on top."""
+        return dict(self.weights.num_bytes)
+
+    def close(self) -> None:
+        """Ends the reading threads; weights go with the last reference to them."""
+        if self.ngram_table is not None:
+            self.ngram_table.close()
+
+
+def _reads_after(weights: ModelWeights) -> tuple[HcWeights | None, ...]:
+    """What reads the streams after each layer's last write; None where the memory changes them."""
+    following = [None if layer.ple else layer.hc_attn for layer in weights.layers[1:]]
+    return (*following, weights.final)

@@ -1,0 +1,337 @@
+"""One conversation on the CPU: the session protocol of ``engine.session``.
+
+Prompt rows and window rows go through the same kernels, whose bits do not depend on the number of
+rows; so a prompt may be cut anywhere, and equals the same tokens decoded one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strata import _native
+from strata.cpu import layers
+from strata.cpu.scratch import Scratch
+from strata.cpu.state import MAX_WINDOW_ROWS, GdnState, PleState, QsaState, Snapshot
+from strata.cpu.weights import GdnWeights, QsaWeights
+from strata.errors import ContextTooLong, RequestError, StrataError
+from strata.reference.ngram_memory import ngram_rows
+from strata.reference.rope import rope_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from strata._native import RopeRows
+    from strata.cpu.buffers import Floats
+    from strata.cpu.model import CpuModel
+    from strata.cpu.ngram_table import RowRequest
+    from strata.cpu.scratch import RowViews
+    from strata.cpu.weights import LayerWeights
+
+    Tokens = NDArray[np.int32]
+
+# Rows of the rotary tables made at a time.
+_ROPE_ROWS = 1024
+
+
+class CpuSession:
+    """State and buffers of one conversation; used by one thread at a time.
+
+    Args:
+        model: weights and settings; shared.
+        capacity: tokens it can hold.
+    """
+
+    def __init__(self, model: CpuModel, capacity: int) -> None:
+        spec = model.spec
+        self._model = model
+        self._spec = spec
+        self._ctx = model.ctx
+        self._capacity = capacity
+        self._position = 0
+        self._window: Tokens | None = None
+        self._is_broken = False
+        chunk = min(model.chunk_tokens, capacity)
+        cell_type = np.float16 if model.kv_format == "f16" else np.float32
+        self._states: tuple[GdnState | QsaState, ...] = tuple(
+            GdnState(spec, layer.mixer.layer)
+            if isinstance(layer.mixer, GdnWeights)
+            else QsaState(spec, capacity, chunk, cell_type)
+            for layer in model.weights.layers
+        )
+        self._ple = None if spec.ngram is None else PleState(spec, spec.ngram)
+        self._scratch = Scratch(spec, chunk, capacity)
+        self._rope_span = range(0, min(_ROPE_ROWS, capacity))
+        self._rope = self._make_rope_rows()
+
+    @property
+    def position(self) -> int:
+        """Tokens committed so far."""
+        return self._position
+
+    @property
+    def capacity(self) -> int:
+        """Tokens the conversation can hold."""
+        return self._capacity
+
+    @property
+    def cut_tokens(self) -> int:
+        """1: a prompt may be cut anywhere without changing bits."""
+        return 1
+
+    def prefill(
+        self,
+        tokens: Tokens,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Floats:
+        """Logits [V] float32 of the last token read; every token read is committed.
+
+        Args:
+            tokens: [N] int32, N >= 1, position + N <= capacity.
+            on_progress: called after each chunk with (tokens read, N).
+            should_stop: asked between chunks; true ends the reading there.
+
+        Raises:
+            ContextTooLong: the tokens do not fit.
+            RequestError: no tokens, or an id that is not in the vocabulary.
+            StrataError: the weights gave NaN or infinity.
+        """
+        tokens = self._checked(tokens)
+        self._window = None
+        chunks = self._chunks(tokens)
+        coming = self._request_ngrams(chunks[0])
+        read = 0
+        for chunk, following in zip(chunks, [*chunks[1:], None], strict=True):
+            request, coming = coming, None
+            if following is not None:
+                coming = self._request_ngrams(following, after=chunk)
+            rows = self._read_chunk(chunk, request)
+            read += len(chunk)
+            if on_progress is not None:
+                on_progress(read, len(tokens))
+            if following is not None and should_stop is not None and should_stop():
+                break
+        return self._logits(rows, rows.num_rows - 1)[0]
+
+    def decode(self, tokens: Tokens) -> Floats:
+        """Logits [rows, V] float32 of a window of 1..8 rows; nothing is committed yet.
+
+        A second call before ``commit`` replaces the first window.
+
+        Raises:
+            ContextTooLong: the window does not fit.
+            RequestError: an id that is not in the vocabulary.
+            StrataError: the weights gave NaN or infinity.
+        """
+        if len(tokens) > MAX_WINDOW_ROWS:
+            raise RequestError(
+                f"a window has 1 to {MAX_WINDOW_ROWS} rows, not {len(tokens)}.\n"
+                "  Try: fewer drafted tokens."
+            )
+        tokens = self._checked(tokens)
+        self._window = None
+        rows = self._forward(tokens, self._request_ngrams(tokens), is_window=True)
+        self._window = tokens
+        return self._logits(rows, 0)
+
+    def commit(self, num_rows: int) -> None:
+        """Accepts the first ``num_rows`` rows of the last window, 0 <= num_rows <= rows."""
+        window = self._window
+        if window is None or not 0 <= num_rows <= len(window):
+            raise ValueError(f"no window of at least {num_rows} rows is open")
+        for state in self._states:
+            if isinstance(state, GdnState):
+                state.commit(num_rows)
+        if self._ple is not None:
+            self._ple.conv.commit(num_rows)
+            self._ple.remember(window[:num_rows])
+        self._position += num_rows
+        self._window = None
+
+    def snapshot(self) -> Snapshot:
+        """The exact state now; later calls do not change it."""
+        self._refuse_broken()
+        if self._window is not None:
+            raise ValueError("a window is open; commit it first")
+        return Snapshot(
+            self._position,
+            tuple(
+                state.save(self._ctx) if isinstance(state, GdnState) else state.save(self._position)
+                for state in self._states
+            ),
+            () if self._ple is None else self._ple.save(),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Puts that state back. The snapshot stays usable, in any session of the same model.
+
+        Raises:
+            ContextTooLong: the snapshot holds more tokens than this session can.
+        """
+        if snapshot.position > self._capacity:
+            raise self._too_long(snapshot.position)
+        for state, saved in zip(self._states, snapshot.layers, strict=True):
+            if isinstance(state, GdnState):
+                state.load(saved)
+            else:
+                state.load(saved, snapshot.position)
+        if self._ple is not None:
+            self._ple.load(snapshot.ple)
+        self._position = snapshot.position
+        self._window = None
+        self._is_broken = False
+
+    def reset(self) -> None:
+        """Back to position 0."""
+        for state in self._states:
+            if isinstance(state, GdnState):
+                state.reset()
+        if self._ple is not None:
+            self._ple.reset()
+        self._position = 0
+        self._window = None
+        self._is_broken = False
+
+    def _forward(self, tokens: Tokens, request: RowRequest | None, *, is_window: bool) -> RowViews:
+        """Every layer over the rows of ``tokens``; the streams are in the returned views."""
+        spec, ctx, weights = self._spec, self._ctx, self._model.weights
+        rows = self._scratch.rows(len(tokens))
+        rope = self._rope_rows(self._position, len(tokens))
+        rows.residual[:] = weights.embedding.rows(tokens)[:, None]
+        layer_index = 0
+        try:
+            for layer, state in zip(weights.layers, self._states, strict=True):
+                layer_index = layer.index
+                if layer.ple is not None:
+                    assert request is not None  # noqa: S101 - the model has a table
+                    assert self._ple is not None  # noqa: S101
+                    embedding = request.wait().reshape(len(tokens), -1)
+                    layers.ple(
+                        ctx, layer.ple, self._ple, self._scratch, rows, embedding, spec,
+                        is_window=is_window,
+                    )  # fmt: skip
+                if layer.ple is not None or layer_index == 0:
+                    layers.normed(ctx, layer.hc_attn, spec, rows)
+                layers.read_streams(ctx, layer.hc_attn, spec, rows)
+                self._mix(layer, state, rows, rope, is_window=is_window)
+                layers.write_streams(ctx, layer.hc_ffn, spec, rows)
+                layers.read_streams(ctx, layer.hc_ffn, spec, rows)
+                layers.moe(ctx, layer.moe, spec, rows, layer_index)
+                # The n-gram memory changes the streams before they are read again.
+                following = self._model.reads_after[layer_index]
+                layers.write_streams(ctx, following, spec, rows)
+        except ValueError as error:
+            # The products refuse inputs that are no numbers; anything else is a bug of ours.
+            if "NaN or infinite" not in str(error):
+                raise
+            raise StrataError(
+                f"layer {layer_index} gave NaN or infinity at position {self._position}: {error}.\n"
+                "  Try: check the model file (strata inspect); its weights produce no usable number."
+            ) from error
+        return rows
+
+    def _read_chunk(self, chunk: Tokens, request: RowRequest | None) -> RowViews:
+        """Reads and commits one chunk of a prompt."""
+        # The layers' states change one after the other: half-way they belong to no position.
+        self._is_broken = True
+        rows = self._forward(chunk, request, is_window=False)
+        if self._ple is not None:
+            self._ple.remember(chunk)
+        self._position += len(chunk)
+        self._is_broken = False
+        return rows
+
+    def _mix(
+        self,
+        layer: LayerWeights,
+        state: GdnState | QsaState,
+        rows: RowViews,
+        rope: RopeRows,
+        *,
+        is_window: bool,
+    ) -> None:
+        if isinstance(state, GdnState):
+            assert isinstance(layer.mixer, GdnWeights)  # noqa: S101 - built from the same list
+            layers.gdn(self._ctx, layer.mixer, state, self._scratch, rows, is_window=is_window)
+        else:
+            assert isinstance(layer.mixer, QsaWeights)  # noqa: S101
+            layers.qsa(self._ctx, layer.mixer, state, self._scratch, rows, rope, self._position)
+
+    def _logits(self, rows: RowViews, first: int) -> Floats:
+        """Logits of the rows from ``first`` on, a new array; ``rows.xn`` is the head's norm."""
+        weights, ctx = self._model.weights, self._ctx
+        num_rows = rows.num_rows - first
+        wanted = self._scratch.rows(num_rows)
+        if first:
+            wanted.xn[:] = rows.xn[first:]
+        layers.read_streams(ctx, weights.final, self._spec, wanted)
+        logits = np.empty((num_rows, self._spec.vocab_size), np.float32)
+        _native.product(ctx, weights.head, wanted.x, [logits])
+        if not np.isfinite(logits).all():
+            row = int(np.argmin(np.isfinite(logits).all(axis=1)))
+            raise StrataError(
+                f"the output head gave NaN or infinity for row {row} after position "
+                f"{self._position}.\n"
+                "  Try: check the model file (strata inspect); its weights produce no usable number."
+            )
+        return logits
+
+    def _chunks(self, tokens: Tokens) -> list[Tokens]:
+        """A prompt in steps; cuts lie at multiples of the model's chunk in the conversation."""
+        chunk = self._model.chunk_tokens
+        return np.split(tokens, range(chunk - self._position % chunk, len(tokens), chunk))
+
+    def _request_ngrams(self, tokens: Tokens, after: Tokens | None = None) -> RowRequest | None:
+        """Starts reading the n-gram rows of ``tokens``, which follow ``after``."""
+        if self._ple is None or self._spec.ngram is None or self._model.ngram_table is None:
+            return None
+        history = self._ple.tokens
+        if after is not None:
+            history = np.concatenate([history, after])[len(after) :]
+        return self._model.ngram_table.request(ngram_rows(self._spec.ngram, tokens, history))
+
+    def _rope_rows(self, position: int, num_rows: int) -> RopeRows:
+        """Tables that hold ``position`` and the rows after it, and the block it lies in."""
+        start = position // self._spec.index_block * self._spec.index_block
+        end = position + num_rows
+        if start < self._rope_span.start or end > self._rope_span.stop:
+            self._rope_span = range(start, max(end, start + _ROPE_ROWS))
+            self._rope = self._make_rope_rows()
+        return self._rope
+
+    def _make_rope_rows(self) -> RopeRows:
+        cos, sin = rope_tables(self._spec.rope, np.array(self._rope_span), np.float32)
+        return _native.RopeRows(cos, sin, self._rope_span.start)
+
+    def _checked(self, tokens: Tokens) -> Tokens:
+        self._refuse_broken()
+        tokens = np.ascontiguousarray(tokens, np.int32)
+        if tokens.ndim != 1 or len(tokens) == 0:
+            raise RequestError("there are no tokens to read.\n  Try: a prompt that is not empty.")
+        if self._position + len(tokens) > self._capacity:
+            raise self._too_long(self._position + len(tokens))
+        if int(tokens.min()) < 0 or int(tokens.max()) >= self._spec.vocab_size:
+            raise RequestError(
+                f"token ids must be 0 to {self._spec.vocab_size - 1}, found "
+                f"{int(tokens.min())} to {int(tokens.max())}.\n"
+                "  Try: the tokenizer of this model."
+            )
+        return tokens
+
+    def _too_long(self, num_tokens: int) -> ContextTooLong:
+        return ContextTooLong(
+            f"{num_tokens} tokens do not fit a context of {self._capacity}.\n"
+            f"  Try: --context {num_tokens}, or a shorter prompt."
+        )
+
+    def _refuse_broken(self) -> None:
+        if self._is_broken:
+            raise StrataError(
+                "this conversation's state is incomplete: reading its prompt was broken off.\n"
+                "  Try: reset it, or restore a checkpoint."
+            )
