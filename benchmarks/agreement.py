@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from strata.engine.model_file import open_file
 from strata.engine.rival import LlamaCpp, RivalOptions, describe_build
 from strata.errors import StrataError
 from strata.settings import Settings
+from strata.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def prompts_of(
@@ -33,6 +38,16 @@ def prompts_of(
     ids = np.array(text_ids, dtype=np.int32)
     starts = rng.integers(0, max(1, len(ids) - args.prompt_tokens), args.prompts)
     return [ids[start : start + size] for start, size in zip(starts, lengths, strict=True)]
+
+
+def not_whole_characters(metadata: Mapping[str, object], vocab_size: int) -> list[int]:
+    """Ids whose bytes are not text by themselves."""
+    tokenizer = Tokenizer.from_metadata(metadata)
+    return [
+        token
+        for token in range(min(vocab_size, tokenizer.vocab_size))
+        if "\ufffd" in tokenizer.decode([token])
+    ]
 
 
 def main() -> None:
@@ -60,6 +75,7 @@ def compare(args: argparse.Namespace) -> str:
         first_file = model_file.index.paths[0]
         budget = model_file.spec.index_budget
         vocab_size = model_file.spec.vocab_size
+        banned = not_whole_characters(model_file.index.metadata, vocab_size)
     if context_len > budget:
         print(f"note: {context_len} tokens are beyond the indexer budget of {budget}.")
     parts = open_parts(settings)
@@ -77,7 +93,7 @@ def compare(args: argparse.Namespace) -> str:
     session = parts.model.new_session(context_len)
     theirs, ours = [], []
     for prompt in prompts:
-        logprobs, answer = rival.greedy(prompt.tolist(), args.answer, vocab_size)
+        logprobs, answer = rival.greedy(prompt.tolist(), args.answer, vocab_size, banned=banned)
         theirs.append(logprobs)
         ours.append(logits_along(session, prompt, answer))
     result = Agreement.of(np.concatenate(theirs), np.concatenate(ours))

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from strata.engine.session import Logits, OnProgress, ShouldStop, Tokens
 
 MODULUS = 1_000_003
+STEP_TOKENS = 8  # of the prompt path
+DECODED, AS_PROMPT, AFTER_ODD_CUT = range(3)
 
 
 @dataclass(frozen=True)
 class FakeSnapshot:
     history: tuple[int, ...]
-    is_prompt: tuple[bool, ...]
+    ways: tuple[int, ...]
 
     @property
     def position(self) -> int:
@@ -35,14 +37,16 @@ class FakeSnapshot:
 
 
 class FakeSession:
-    """Remembers tokens, and how each was read, so that the state tells prompt from decode."""
+    """Remembers tokens and how each was read: decoded, as prompt, or as prompt after a cut that is
+    not on the grid. Each way gives other logits, unless ``cut_tokens`` is 1.
+    """
 
     def __init__(self, vocab_size: int, capacity: int, cut_tokens: int = 8) -> None:
         self.vocab_size = vocab_size
         self.capacity = capacity
         self.cut_tokens = cut_tokens
         self.history: list[int] = []
-        self.is_prompt: list[bool] = []
+        self.ways: list[int] = []
         self.window: list[int] | None = None
         self.num_prefilled = 0  # tokens read as prompt in all
         self.decode_rows: list[int] = []
@@ -53,10 +57,11 @@ class FakeSession:
     def position(self) -> int:
         return len(self.history)
 
-    def logits_after(self, history: Sequence[int], is_prompt: Sequence[bool]) -> Logits:
+    def logits_after(self, history: Sequence[int], ways: Sequence[int]) -> Logits:
         state = 17
-        for index, (token, as_prompt) in enumerate(zip(history, is_prompt, strict=True)):
-            state = (state * 31 + token * 7 + index + (3 if as_prompt else 0)) % MODULUS
+        for index, (token, way) in enumerate(zip(history, ways, strict=True)):
+            trace = 0 if self.cut_tokens == 1 else way
+            state = (state * 31 + token * 7 + index + trace) % MODULUS
         rng = np.random.default_rng(state)
         logits = rng.standard_normal(self.vocab_size).astype(np.float32)
         if self.poison_at is not None and len(history) == self.poison_at:
@@ -76,18 +81,19 @@ class FakeSession:
         assert self.position + len(tokens) <= self.capacity
         end = self.position + len(tokens)
         start = self.position
+        way = AS_PROMPT if start % self.cut_tokens == 0 else AFTER_ODD_CUT
         while self.position < end:
             self.before_step()
-            cut = min((self.position // self.cut_tokens + 1) * self.cut_tokens, end)
+            cut = min((self.position // STEP_TOKENS + 1) * STEP_TOKENS, end)
             piece = tokens[self.position - start : cut - start].tolist()
             self.history += piece
-            self.is_prompt += [True] * len(piece)
+            self.ways += [way] * len(piece)
             self.num_prefilled += len(piece)
             if on_progress is not None:
                 on_progress(self.position - start, len(tokens))
             if self.position < end and should_stop is not None and should_stop():
                 break
-        return self.logits_after(self.history, self.is_prompt)
+        return self.logits_after(self.history, self.ways)
 
     def decode(self, tokens: Tokens) -> Logits:
         assert tokens.dtype == np.int32
@@ -99,28 +105,28 @@ class FakeSession:
         rows = []
         for row in range(len(self.window)):
             history = self.history + self.window[: row + 1]
-            rows.append(self.logits_after(history, self.is_prompt + [False] * (row + 1)))
+            rows.append(self.logits_after(history, self.ways + [DECODED] * (row + 1)))
         return np.stack(rows)
 
     def commit(self, num_rows: int) -> None:
         assert self.window is not None
         assert 0 <= num_rows <= len(self.window)
         self.history += self.window[:num_rows]
-        self.is_prompt += [False] * num_rows
+        self.ways += [DECODED] * num_rows
         self.window = None
 
     def snapshot(self) -> FakeSnapshot:
         assert self.window is None
-        return FakeSnapshot(tuple(self.history), tuple(self.is_prompt))
+        return FakeSnapshot(tuple(self.history), tuple(self.ways))
 
     def restore(self, snapshot: FakeSnapshot) -> None:
         self.history = list(snapshot.history)
-        self.is_prompt = list(snapshot.is_prompt)
+        self.ways = list(snapshot.ways)
         self.window = None
 
     def reset(self) -> None:
         self.history.clear()
-        self.is_prompt.clear()
+        self.ways.clear()
         self.window = None
 
 

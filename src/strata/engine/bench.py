@@ -10,11 +10,14 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from strata.engine.sampler import SamplingParams, sample
+
+_STATUS = Path("/proc/self/status")
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,5 +114,10 @@ def measure(
 
 def peak_memory_bytes() -> int:
     """Most memory this process has held in RAM so far."""
+    # getrusage would count the parent's pages too, in a process that was started by a large one.
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

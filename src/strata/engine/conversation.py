@@ -3,11 +3,12 @@
 Owns the checkpoints and the rule that a continued conversation gives the bits of a fresh one.
 Knows token ids only; not what they mean, nor who picks them.
 
-The rule. A recurrent state cannot be rewound, so going on needs a state taken earlier. Tokens read
-as prompt and the same tokens produced one by one go through different algorithms, so a state after
-produced tokens is not the state of a fresh read (docs/numerics.md). A checkpoint is therefore taken
-only where the prompt path may be cut, at a multiple of the session's ``cut_tokens``, and only while
-everything before it was read as prompt. What lies after the last one is read again.
+The rule. A recurrent state cannot be rewound, so going on needs a state taken earlier, and that
+state must be the one a fresh read passes through. Where the session says that it does not matter
+how tokens were read (``cut_tokens`` of 1), the live end and the end of every prompt are such
+states. Elsewhere tokens produced one by one leave other bits than when read as prompt
+(docs/numerics.md), and only multiples of ``cut_tokens`` inside a prompt are; what lies after the
+last one is read again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A state of the session and the tokens that lead to it."""
+    """A state of the session, the tokens that lead to it, and the logits [V] after them."""
 
     tokens: Tokens
     snapshot: Snapshot
+    logits: Logits
 
 
 class Conversation:
@@ -42,6 +44,7 @@ class Conversation:
         self._max_checkpoints = max_checkpoints
         self._tokens: list[int] = []
         self._num_read_as_prompt = 0
+        self._logits: Logits | None = None  # after the last token read, until a window is accepted
         self._checkpoints: list[Checkpoint] = []
 
     @property
@@ -62,25 +65,22 @@ class Conversation:
     def resume(self, prompt: Tokens) -> int:
         """Puts the session at the longest usable prefix of ``prompt``; its length in tokens.
 
-        At least the last prompt token is left to read, because its logits are wanted.
+        It may be the whole prompt, if that was read before.
         """
-        longest = len(prompt) - 1
         live = np.asarray(self._tokens, dtype=np.int32)
-        num_live = len(live) if self._is_fresh_read() and _is_prefix(live, prompt) else 0
-        usable = [
-            kept
-            for kept in self._checkpoints
-            if len(kept.tokens) <= longest and _is_prefix(kept.tokens, prompt)
-        ]
+        # Of the live state the logits are gone, so a token must be left to read.
+        is_usable = self._is_fresh_read() and len(live) < len(prompt) and _is_prefix(live, prompt)
+        num_live = len(live) if is_usable else 0
+        usable = [kept for kept in self._checkpoints if _is_prefix(kept.tokens, prompt)]
         best = max(usable, key=lambda kept: len(kept.tokens), default=None)
-        if 0 < num_live <= longest and (best is None or num_live >= len(best.tokens)):
+        if best is None or num_live >= len(best.tokens):
+            if num_live == 0:
+                self.reset()
             return num_live
-        if best is None:
-            self.reset()
-            return 0
         self._session.restore(best.snapshot)
         self._tokens = best.tokens.tolist()
         self._num_read_as_prompt = len(self._tokens)
+        self._logits = best.logits
         return len(self._tokens)
 
     def read(
@@ -97,26 +97,24 @@ class Conversation:
         """
         num_total = len(prompt)
         grid = self._session.cut_tokens
-        cut = (num_total - 1) // grid * grid
-        logits: Logits | None = None
+        cut = num_total // grid * grid
         for stop in (cut, num_total):
             start = len(self._tokens)
             if stop <= start:
                 continue
-            if logits is not None and should_stop is not None and should_stop():
-                return None
-            logits = self._session.prefill(
+            self._logits = self._session.prefill(
                 prompt[start:stop],
                 on_progress=_shifted(on_progress, start, num_total),
                 should_stop=should_stop,
             )
             self._tokens.extend(prompt[start : self._session.position].tolist())
             self._num_read_as_prompt = len(self._tokens)
-            if len(self._tokens) < stop:
+            if len(self._tokens) == cut:
+                self._keep_checkpoint(self._logits)
+            is_stopped = should_stop is not None and should_stop()
+            if len(self._tokens) < stop or (is_stopped and stop < num_total):
                 return None
-            if stop == cut:
-                self._keep_checkpoint()
-        return logits
+        return self._logits
 
     def decode(self, window: Tokens) -> Logits:
         """Logits [rows, V] of a window of 1..8 rows after the live state."""
@@ -125,6 +123,7 @@ class Conversation:
     def commit(self, window: Tokens, num_rows: int) -> None:
         """Accepts the first ``num_rows`` rows of that window."""
         self._session.commit(num_rows)
+        self._logits = None
         self._tokens.extend(window[:num_rows].tolist())
 
     def reset(self) -> None:
@@ -132,6 +131,7 @@ class Conversation:
         self._session.reset()
         self._tokens = []
         self._num_read_as_prompt = 0
+        self._logits = None
 
     def forget(self) -> None:
         """Forgets everything; for use after a failure."""
@@ -139,18 +139,18 @@ class Conversation:
         self.reset()
 
     def _is_fresh_read(self) -> bool:
+        """Whether a fresh read of the live tokens would pass through the live state."""
+        grid = self._session.cut_tokens
         num_tokens = len(self._tokens)
-        return self._num_read_as_prompt == num_tokens and num_tokens % self._session.cut_tokens == 0
+        return grid == 1 or (self._num_read_as_prompt == num_tokens and num_tokens % grid == 0)
 
-    def _keep_checkpoint(self) -> None:
+    def _keep_checkpoint(self, logits: Logits) -> None:
         if self._max_checkpoints == 0:
             return
         tokens = np.asarray(self._tokens, dtype=np.int32)
-        self._checkpoints = [
-            kept for kept in self._checkpoints if not np.array_equal(kept.tokens, tokens)
-        ]
-        self._checkpoints.append(Checkpoint(tokens, self._session.snapshot()))
-        del self._checkpoints[: -self._max_checkpoints]
+        kept = [item for item in self._checkpoints if not np.array_equal(item.tokens, tokens)]
+        kept.append(Checkpoint(tokens, self._session.snapshot(), logits))
+        self._checkpoints = kept[-self._max_checkpoints :]
 
 
 def _is_prefix(head: Tokens, whole: Tokens) -> bool:

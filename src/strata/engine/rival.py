@@ -16,9 +16,10 @@ from strata.engine.bench import Measurement
 from strata.errors import CheckpointError, DeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from strata.engine.session import Logits
+    from strata.engine.session import Logits, Tokens
 
 _STEP_TOKENS = 512  # n_batch and n_ubatch; the engine's own default is the same
 
@@ -74,13 +75,31 @@ class LlamaCpp:
             ttft_s=prompt_s,
         )
 
-    def greedy(self, prompt: list[int], num_tokens: int, vocab_size: int) -> tuple[Logits, Any]:
+    def greedy(
+        self, prompt: list[int], num_tokens: int, vocab_size: int, *, banned: Sequence[int] = ()
+    ) -> tuple[Logits, Tokens]:
         """Log probabilities [num_tokens, V] of a greedy answer, and its ids [num_tokens] int32.
 
-        Row i is the distribution that token i was picked from.
+        Row i is the distribution that token i was picked from, before anything was banned.
+
+        Args:
+            prompt: token ids.
+            num_tokens: of the answer; end tokens are never picked.
+            vocab_size: V.
+            banned: ids never picked. Tokens that are not whole characters must be among them:
+                the server reports no distribution for those.
+
+        Raises:
+            DeviceError: a distribution is missing.
         """
-        answer = self._complete(prompt, num_tokens, {"logprobs": vocab_size})
+        bias = [[token, False] for token in banned]
+        answer = self._complete(prompt, num_tokens, {"logprobs": vocab_size, "logit_bias": bias})
         steps = answer["choices"][0]["logprobs"]["content"]
+        if len(steps) != num_tokens:
+            raise DeviceError(
+                f"llama.cpp gave {len(steps)} of {num_tokens} distributions.\n"
+                "  Try: ban tokens that are not whole characters."
+            )
         rows = np.full((len(steps), vocab_size), -np.inf, dtype=np.float32)
         for row, step in zip(rows, steps, strict=True):
             for item in step["top_logprobs"]:

@@ -54,8 +54,8 @@ class Session(Protocol):
         """Grid on which a prompt may be cut without changing bits.
 
         A prompt read in several calls that end at multiples of this gives the same bits as one
-        call. Elsewhere a cut may change the last bits (docs/numerics.md, clause C3). It divides
-        the tokens of one step of the prompt path, and may be smaller.
+        call; elsewhere a cut may change the last bits (docs/numerics.md, clause C3). 1 says
+        moreover that tokens accepted from windows leave the same bits as when read as prompt.
         """
 
     def prefill(

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.fakes import FakeSession
+from tests.fakes import AS_PROMPT, DECODED, FakeSession
 
 from strata.engine.agreement import Agreement, logits_along
 
@@ -40,5 +40,5 @@ def test_logits_along_are_those_of_prompt_and_answer():
     rows = logits_along(session, prompt, answer)
     for index in range(3):
         history = [*prompt.tolist(), *answer[:index].tolist()]
-        flags = [True] * 5 + [False] * index
-        assert np.array_equal(rows[index], FakeSession(50, 100).logits_after(history, flags))
+        ways = [AS_PROMPT] * 5 + [DECODED] * index
+        assert np.array_equal(rows[index], FakeSession(50, 100).logits_after(history, ways))

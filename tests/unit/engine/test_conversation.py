@@ -20,8 +20,8 @@ def ids(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int32)
 
 
-def fresh_logits(prompt: np.ndarray) -> np.ndarray:
-    return FakeSession(50, 400, CUT).prefill(prompt)
+def fresh_logits(prompt: np.ndarray, cut_tokens: int = CUT) -> np.ndarray:
+    return FakeSession(50, 400, cut_tokens).prefill(prompt)
 
 
 def answer(conversation: Conversation, first: int, num_tokens: int) -> list[int]:
@@ -60,12 +60,33 @@ def test_decoded_tokens_are_never_reused_as_prompt():
     assert np.array_equal(conversation.read(longer), fresh_logits(longer))
 
 
-def test_same_prompt_again_leaves_the_last_token_to_read():
-    conversation = Conversation(FakeSession(50, 400, CUT), max_checkpoints=2)
+def test_a_prompt_that_ends_on_a_cut_is_not_read_twice():
+    session = FakeSession(50, 400, CUT)
+    conversation = Conversation(session, max_checkpoints=2)
     prompt = np.arange(16, dtype=np.int32)
     conversation.read(prompt)
-    assert conversation.resume(prompt) == 8
+    answer(conversation, 30, 3)
+    assert conversation.resume(prompt) == 16
     assert np.array_equal(conversation.read(prompt), fresh_logits(prompt))
+    assert session.num_prefilled == 16
+    answer(conversation, 30, 3)  # and it can be decoded from
+    assert session.history == [*range(16), 30, 31, 32]
+
+
+def test_where_it_does_not_matter_how_tokens_were_read_the_live_end_is_used():
+    session = FakeSession(50, 400, cut_tokens=1)
+    conversation = Conversation(session, max_checkpoints=2)
+    prompt = np.arange(21, dtype=np.int32)
+    conversation.read(prompt)
+    reply = answer(conversation, 30, 5)
+    longer = np.concatenate([prompt, ids(*reply), ids(1, 2, 3)])
+    assert conversation.resume(longer) == 26
+    assert np.array_equal(conversation.read(longer), fresh_logits(longer, 1))
+    assert session.num_prefilled == 21 + 3
+    # Another question after the first prompt: its end was kept.
+    other = np.concatenate([prompt, ids(40, 41)])
+    assert conversation.resume(other) == 21
+    assert np.array_equal(conversation.read(other), fresh_logits(other, 1))
 
 
 @pytest.mark.parametrize("max_checkpoints", [0, 1, 3])
@@ -117,18 +138,18 @@ def test_progress_counts_reused_tokens():
         max_size=8,
     ),
     max_checkpoints=st.integers(0, 3),
+    cut_tokens=st.sampled_from([1, 3, CUT]),
 )
 def test_any_turns_give_the_logits_of_a_fresh_read(
-    turns: list[tuple[int, list[int], int]], max_checkpoints: int
+    turns: list[tuple[int, list[int], int]], max_checkpoints: int, cut_tokens: int
 ):
-    session = FakeSession(50, 4000, CUT)
+    session = FakeSession(50, 4000, cut_tokens)
     conversation = Conversation(session, max_checkpoints=max_checkpoints)
     said: list[int] = []
     for num_kept, new, num_decoded in turns:
         prompt = np.array(said[:num_kept] + new, dtype=np.int32)
         num_reused = conversation.resume(prompt)
-        assert num_reused % CUT == 0
-        assert num_reused < len(prompt)
-        assert np.array_equal(conversation.read(prompt), fresh_logits(prompt))
+        assert num_reused % cut_tokens == 0
+        assert np.array_equal(conversation.read(prompt), fresh_logits(prompt, cut_tokens))
         said = prompt.tolist() + answer(conversation, 7, num_decoded)
         assert session.history == said

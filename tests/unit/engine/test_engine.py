@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.fakes import FakeSession
+from tests.fakes import AS_PROMPT, DECODED, FakeSession
 from tests.unit.engine.conftest import END_ID, VOCAB_SIZE, World
 
 from strata.engine.request import FinishReason, Timings
@@ -33,10 +33,10 @@ def greedy(max_tokens: int | None = 20, **options: object) -> SamplingParams:
 
 def expected(prompt: Sequence[int], num_tokens: int) -> list[int]:
     session = FakeSession(VOCAB_SIZE, 10_000)
-    history, is_prompt = list(prompt), [True] * len(prompt)
+    history, ways = list(prompt), [AS_PROMPT] * len(prompt)
     for _ in range(num_tokens):
-        history.append(int(np.argmax(session.logits_after(history, is_prompt))))
-        is_prompt.append(False)
+        history.append(int(np.argmax(session.logits_after(history, ways))))
+        ways.append(DECODED)
     return history[len(prompt) :]
 
 
