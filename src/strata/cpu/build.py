@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from strata.settings import Settings
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+_PROBE_BYTES = 1 << 29  # larger than the last-level caches this is likely to meet
 
 
 def load_model(
@@ -66,6 +67,11 @@ def open_context(threads: int | None, isa: str | None) -> Context:
             f"  Try: --isa {_native.best_isa()}, or leave it out."
         )
     return _native.Context(physical_cores() if threads is None else threads, chosen)
+
+
+def measure_bandwidth(threads: int | None) -> float:
+    """Bytes per second these worker threads read from memory, measured now."""
+    return _native.measure_bandwidth(open_context(threads, None), _PROBE_BYTES)
 
 
 def physical_cores() -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strata import telemetry
-from strata.cpu.build import load_model
+from strata.cpu.build import load_model, measure_bandwidth, physical_cores
 from strata.engine.default_model import default_model
-from strata.engine.machine import estimate_bandwidth, physical_cores
 from strata.engine.model_file import open_file
 from strata.engine.model_text import ModelText, NoText
 from strata.engine.parts import Parts
@@ -67,7 +66,7 @@ def num_threads(settings: Settings) -> int:
 
 def machine_bandwidth(threads: int) -> float:
     """Bytes per second that ``threads`` threads read from memory, measured now."""
-    return estimate_bandwidth(threads)
+    return measure_bandwidth(threads)
 
 
 def context_len(settings: Settings, spec: ModelSpec) -> int:

@@ -7,7 +7,7 @@ file; ``engine.build`` joins the two; the tests implement them with a fake of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,8 +86,8 @@ class Session(Protocol):
     def snapshot(self) -> Snapshot:
         """The exact state now; later calls do not change it. No window may be open."""
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Puts that state back. The snapshot stays usable."""
+    def restore(self, snapshot: Any, /) -> None:
+        """Puts back a state that ``snapshot`` of this session gave; it stays usable."""
 
     def reset(self) -> None:
         """Back to position 0."""

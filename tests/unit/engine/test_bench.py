@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from tests.fakes import FakeSession
 
 from strata.engine.bench import Measurement, Medians, measure, peak_memory_bytes, random_prompt
+from strata.engine.build import machine_bandwidth, num_threads
 from strata.engine.comparison import Comparison
-from strata.engine.machine import estimate_bandwidth, physical_cores
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from strata.settings import Settings
 
 
 def round_of(prompt_s: float, decode_s: float) -> Measurement:
@@ -53,16 +47,8 @@ def test_medians_and_ratios_by_hand():
     assert comparison.decode_ratios == [2.0, 0.5, 2.0]
 
 
-def test_two_threads_of_one_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1, 2, 5})
-    for cpu, siblings in {0: "0-1", 1: "0-1", 2: "2-3"}.items():
-        folder = tmp_path / f"cpu{cpu}" / "topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(siblings + "\n")
-    assert physical_cores(tmp_path) == 3  # 0 and 1, 2, and 5 of which nothing is known
-
-
-def test_machine_figures_are_of_this_world(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("strata.engine.machine._PROBE_BYTES", 1 << 24)
-    assert 1e8 < estimate_bandwidth(1) < 1e13
+def test_machine_figures_are_of_this_world():
+    assert 1 <= num_threads(Settings()) <= 4096
+    assert num_threads(Settings(threads=3)) == 3
+    assert 1e8 < machine_bandwidth(1) < 1e13
     assert 1 << 20 < peak_memory_bytes() < 1 << 45
