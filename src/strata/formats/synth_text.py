@@ -55,7 +55,7 @@ def _word(number: int) -> str:
 
     No merge leads to it, so it is never in a prompt. Three syllables, or more for large numbers.
     """
-    syllables = []
+    syllables: list[str] = []
     while number or len(syllables) < 3:
         number, place = divmod(number, len(_CONSONANTS) * len(_VOWELS))
         syllables.append(_CONSONANTS[place // len(_VOWELS)] + _VOWELS[place % len(_VOWELS)])
