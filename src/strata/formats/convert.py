@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strata.errors import CheckpointError
+from strata.errors import CheckpointError, SettingsError
 from strata.formats.convert_output import ConvertReport, Progress, open_writer, written_paths
 from strata.formats.convert_tokenizer import tokenizer_metadata
 from strata.formats.convert_transforms import Recipe, RecipeBook, spec_from_config
 from strata.formats.gguf_writer import TensorPlan
-from strata.formats.quantize import quantize
+from strata.formats.quantize import QUANTIZABLE, quantize
 from strata.formats.safetensors import SafetensorsSource, fp8_block_of
 from strata.model_spec import Gate, ModelSpec
 from strata.units import MiB
@@ -25,6 +25,8 @@ from strata.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from strata.formats.convert_source import Floats
     from strata.formats.convert_types import TypePlan
@@ -66,6 +68,7 @@ def convert(
     Raises:
         CheckpointError: the checkpoint is incomplete or broken, holds NaN, or the disk is full.
         UnsupportedError: the checkpoint asks for something Strata does not have.
+        SettingsError: a chosen format cannot be written.
     """
     config = read_json(folder / "config.json")
     with SafetensorsSource(folder, fp8_block=fp8_block_of(config)) as source:
@@ -78,6 +81,7 @@ def convert(
         tokenizer, missing_tokenizer = tokenizer_metadata(folder, config, spec.vocab_size)
         plans, replaced = _plan(recipes, options.types)
         notices += [*missing_tokenizer, *replaced]
+        _check_formats(plans)
         total = sum(plan.num_bytes for plan in plans)
         with open_writer(
             out,
@@ -92,7 +96,7 @@ def convert(
                     stop = min(start + _chunk_rows(recipe), recipe.num_rows)
                     values = recipe.read(source, start, stop)
                     _refuse_nan(recipe, values)
-                    data = quantize(plan.format, values)
+                    data = _encode(plan, values)
                     writer.append(plan.name, data)
                     done += data.nbytes
                     if progress is not None:
@@ -157,8 +161,25 @@ def _plan(recipes: Sequence[Recipe], types: TypePlan) -> tuple[list[TensorPlan],
     return plans, notices
 
 
+def _check_formats(plans: Sequence[TensorPlan]) -> None:
+    for plan in plans:
+        if plan.format.name not in QUANTIZABLE:
+            raise SettingsError(
+                f"{plan.name} cannot be written as {plan.format.name}: Strata reads this format, "
+                "but does not quantise to it.\n"
+                f"  Try: one of {', '.join(QUANTIZABLE)}."
+            )
+
+
 def _chunk_rows(recipe: Recipe) -> int:
     return max(1, CHUNK_BYTES // (4 * recipe.shape[-1]))
+
+
+def _encode(plan: TensorPlan, values: Floats) -> NDArray[np.uint8]:
+    try:
+        return quantize(plan.format, values)
+    except CheckpointError as error:
+        raise CheckpointError(f"{plan.name}: {error}") from error
 
 
 def _refuse_nan(recipe: Recipe, values: Floats) -> None:
