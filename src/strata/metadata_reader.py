@@ -66,13 +66,12 @@ class MetadataReader:
             if default is None:
                 raise self.missing(key)
             return default
-        raw = self.metadata[self.prefix + key]
-        values = _plain(raw)
+        values = _plain(self.metadata[self.prefix + key])
         if isinstance(values, list):
-            distinct = {value for value in values if value != 0}
-            if len(distinct) != 1:
+            used = [value for value in values if value != 0]
+            if not used or any(value != used[0] for value in used):
                 raise self.fault(key, "one number, or the same number on every layer", values)
-            values = distinct.pop()
+            values = used[0]
         try:
             value = index(values)  # type: ignore[arg-type]
         except TypeError:
@@ -129,7 +128,7 @@ class MetadataReader:
 
     def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
         """One of ``allowed``."""
-        raw = self.metadata.get(self.prefix + key, default)
+        raw = _plain(self.metadata.get(self.prefix + key, default))
         if raw not in allowed:
             raise self.fault(key, "one of " + ", ".join(allowed), raw)
         return str(raw)
@@ -152,12 +151,16 @@ class MetadataReader:
         """Length of a list."""
         name = key if is_global else self.prefix + key
         raw = self.metadata.get(name)
-        if raw is None or isinstance(raw, str) or not hasattr(raw, "__len__") or len(raw) < 1:
+        try:
+            length = 0 if isinstance(raw, str | bytes) else len(raw)  # type: ignore[arg-type]
+        except TypeError:
+            length = 0
+        if length < 1:
             raise CheckpointError(
                 f"the metadata key {name} is missing or empty.{self.where}\n"
                 "  Try: convert or download the model again; the file is incomplete."
             )
-        return len(raw)
+        return length
 
 
 def _plain(value: object) -> object:

@@ -168,7 +168,7 @@ class ModelSpec:
             UnsupportedError: another architecture, or a feature Strata does not have.
         """
         reader = MetadataReader(metadata, prefix=ARCHITECTURE + ".", source=source)
-        architecture = metadata.get("general.architecture")
+        architecture = reader.text("general.architecture", default="", is_global=True)
         if architecture != ARCHITECTURE:
             raise reader.unsupported(
                 f"the architecture is {architecture!r}; Strata runs {ARCHITECTURE!r} only",
@@ -177,7 +177,6 @@ class ModelSpec:
         shapes = {} if tensor_shapes is None else tensor_shapes
         found: list[str] = [] if notices is None else notices
         kinds, index_block = _layers(reader, shapes, found)
-        value_heads = reader.size("ssm.time_step_rank")
         spec = cls(
             name=reader.text("general.name", default="", is_global=True),
             vocab_size=_vocab_size(reader, shapes),
@@ -188,7 +187,7 @@ class ModelSpec:
             num_streams=reader.size("hyper_connection.count"),
             hc_rank=reader.size("hyper_connection.low_rank"),
             gdn_key_heads=reader.size("ssm.group_count"),
-            gdn_value_heads=value_heads,
+            gdn_value_heads=reader.size("ssm.time_step_rank"),
             gdn_key_dim=reader.size("ssm.state_size"),
             gdn_value_dim=reader.quotient("ssm.inner_size", "ssm.time_step_rank"),
             gdn_conv_kernel=reader.size("ssm.conv_kernel"),
@@ -245,7 +244,7 @@ def _layers(
     if used == {0}:
         if shapes and not any(".indexer." in name for name in shapes):
             raise reader.unsupported(
-                "compress_ratios is zero and the file has no indexer tensors: dense attention",
+                f"{reader.prefix}attention.compress_ratios is zero without an indexer: dense attention",
                 "a file with indexer tensors; Strata runs sparse attention only",
             )
         notices.append(
@@ -255,7 +254,7 @@ def _layers(
         return kinds, DEFAULT_INDEX_BLOCK
     if len(used) > 1:
         raise reader.unsupported(
-            f"attention.compress_ratios differs between sparse layers: {sorted(used)}",
+            f"{reader.prefix}attention.compress_ratios differs between layers: {sorted(used)}",
             "another file; Strata pools the same number of keys on every layer",
         )
     return kinds, used.pop()

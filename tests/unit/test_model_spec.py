@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from strata.errors import CheckpointError, UnsupportedError
 from strata.model_spec import Gate, LayerKind, ModelSpec, RopeScaling
@@ -239,6 +242,31 @@ def test_nonsense_is_named(key, value):
         ModelSpec.from_metadata(metadata)
 
 
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 70), 1 << 70),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.lists(st.one_of(st.integers(-5, 1 << 65), st.floats(), st.text(max_size=2)), max_size=50),
+    st.lists(st.lists(st.integers(), max_size=2), max_size=3),
+    arrays(np.int32, st.integers(0, 50)),
+    arrays(np.float32, st.integers(0, 3)),
+    arrays(np.uint64, ()),
+)
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(PUBLIC)), JUNK, min_size=1, max_size=4))
+def test_any_values_give_a_spec_or_an_error_of_ours(changes):
+    try:
+        spec = ModelSpec.from_metadata(PUBLIC | changes)
+    except CheckpointError as error:
+        assert any(key in str(error) for key in PUBLIC) or "architecture" in str(error)  # noqa: PT017
+    else:
+        assert spec.num_layers >= 1
+
+
 def test_a_hash_may_not_leave_the_table():
     shapes = {"per_layer_token_embd.weight": (320_001_445, 160), "output.weight": (1, 1)}
     with pytest.raises(CheckpointError, match="320001445 rows"):
@@ -251,7 +279,7 @@ def test_a_hash_may_not_leave_the_table():
     ("metadata", "words"),
     [
         (PUBLIC | {"general.architecture": "llama"}, "'llama'"),
-        ({}, "None"),
+        ({}, "''"),
         (changed(ple__layers=[1, 2]), "ple.layers"),
         (changed(expert_weights_norm=False), "expert_weights_norm"),
         (changed(expert_gating_func=2), "expert_gating_func"),
