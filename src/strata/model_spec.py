@@ -244,7 +244,7 @@ def _layers(
     if used == {0}:
         if shapes and not any(".indexer." in name for name in shapes):
             raise reader.unsupported(
-                f"{reader.prefix}attention.compress_ratios is zero without an indexer: dense attention",
+                f"{reader.prefix}attention.compress_ratios is zero, no indexer: dense attention",
                 "a file with indexer tensors; Strata runs sparse attention only",
             )
         notices.append(
