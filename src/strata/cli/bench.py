@@ -12,10 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from strata import __version__
-from strata.cli.console import Bar, notices_on_stderr
+from strata.cli.console import Bar, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.engine.accounting import TokenBytes, token_bytes
-from strata.engine.bench import Measurement, Medians, measure, peak_memory_bytes, random_prompt
+from strata.engine.bench import (
+    Measurement,
+    Medians,
+    busy_share,
+    measure,
+    peak_memory_bytes,
+    random_prompt,
+)
 from strata.engine.build import machine_bandwidth, model_path, num_threads, open_parts
 from strata.engine.comparison import Comparison, compare
 from strata.engine.model_file import open_file
@@ -24,6 +31,9 @@ from strata.settings import Settings
 from strata.units import format_bytes, format_rate
 
 SEED = 20261127
+PROBE_S = 0.5
+# A machine at rest does something now and then.
+MOST_BUSY_SHARE = 0.1
 RIVALS = ("llama.cpp",)
 
 
@@ -54,11 +64,16 @@ def command(
         raise SettingsError(f"cannot measure against {against!r}.\n  Try: --against {RIVALS[0]}")
     plan = Plan(prompt_tokens, decode_tokens, rounds)
     console = Console(highlight=False, soft_wrap=True)
+    busy = busy_share(PROBE_S)
+    if busy is not None and busy > MOST_BUSY_SHARE:
+        share = f"{100 * busy:.0f} %"
+        say(f"note: {share} of the processors were busy before the start; the figures suffer.")
     with notices_on_stderr():
         if against is None:
             report = _bench_alone(settings, plan, console)
         else:
             report = _bench_against(settings, plan, console)
+    report["busy_share_before"] = busy
     if json_out is not None:
         json_out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

@@ -112,6 +112,26 @@ def measure(
     )
 
 
+def busy_share(seconds: float, stat: Path = Path("/proc/stat")) -> float | None:
+    """Share of all processors that work on something meanwhile; this thread sleeps.
+
+    None where the system does not say. Speeds measured on a busy machine mean little.
+    """
+    if not stat.exists():
+        return None
+    before = _processor_ticks(stat)
+    time.sleep(seconds)
+    after = _processor_ticks(stat)
+    total = sum(after) - sum(before)
+    # The fourth and fifth figures are idle time, without and with reads from disk under way.
+    idle = sum(after[3:5]) - sum(before[3:5])
+    return (total - idle) / total if total else None
+
+
+def _processor_ticks(stat: Path) -> list[int]:
+    return [int(figure) for figure in stat.read_text().splitlines()[0].split()[1:9]]
+
+
 def peak_memory_bytes() -> int:
     """Most memory this process has held in RAM so far."""
     # getrusage would count the parent's pages too, in a process that was started by a large one.

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+import pytest
 from tests.fakes import FakeSession
 
-from strata.engine.bench import Measurement, Medians, measure, peak_memory_bytes, random_prompt
+from strata.engine.bench import (
+    Measurement,
+    Medians,
+    busy_share,
+    measure,
+    peak_memory_bytes,
+    random_prompt,
+)
 from strata.engine.build import machine_bandwidth, num_threads
 from strata.engine.comparison import Comparison
 from strata.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def round_of(prompt_s: float, decode_s: float) -> Measurement:
@@ -45,6 +58,19 @@ def test_medians_and_ratios_by_hand():
     comparison = Comparison(ours, theirs, 0, 0, "", has_flash_attention=False)
     assert comparison.prompt_ratios == [2.0, 1.0, 0.5]
     assert comparison.decode_ratios == [2.0, 0.5, 2.0]
+
+
+def test_busy_share_from_two_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1\n")
+
+    def later(_seconds: float) -> None:
+        # 30 user, 10 system, 50 idle, 10 waiting for a disk.
+        stat.write_text("cpu  130 0 60 850 60 0 0 0 0 0\ncpu0 1 1 1\n")
+
+    monkeypatch.setattr("time.sleep", later)
+    assert busy_share(0.5, stat) == pytest.approx(0.4)
+    assert busy_share(0.5, tmp_path / "missing") is None
 
 
 def test_machine_figures_are_of_this_world():
