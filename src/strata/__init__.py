@@ -6,7 +6,7 @@ The public names are loaded on first use, so that ``strata --help`` does not wai
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from strata.engine.engine import Engine
@@ -41,7 +41,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'strata' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
