@@ -71,7 +71,7 @@ def open_context(threads: int | None, isa: str | None) -> Context:
 
 def measure_bandwidth(threads: int | None) -> float:
     """Bytes per second these worker threads read from memory, measured now."""
-    return _native.measure_bandwidth(open_context(threads, None), _PROBE_BYTES)
+    return float(_native.measure_bandwidth(open_context(threads, None), _PROBE_BYTES))
 
 
 def physical_cores() -> int:
