@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from strata.model_spec import ModelSpec
 
 
+def not_finite(what: str) -> StrataError:
+    """The error of weights that give no usable number."""
+    return StrataError(
+        f"{what}.\n  Try: check the model file, or download it again; a weight in it is damaged."
+    )
+
+
 def normed(ctx: Context, hc: HcWeights, spec: ModelSpec, rows: RowViews) -> None:
     """``rows.xn`` from the streams, for the read of ``hc``."""
     _native.hc_norm(ctx, rows.residual, hc.norm, spec.rms_eps, rows.xn)
@@ -84,8 +91,9 @@ def qsa(
     outs = [rows.q_gate, rows.k, rows.v, rows.index_q, rows.index_k]
     _native.product(ctx, weights.projections, rows.x, outs)
     weights.layer.run(
-        ctx, rows.num_rows, position, *outs, rope, state.native, scratch.qsa, rows.qsa_mixed
-    )
+        ctx, rows.num_rows, position, rows.q_gate, rows.k, rows.v, rows.index_q, rows.index_k,
+        rope, state.native, scratch.qsa, rows.qsa_mixed,
+    )  # fmt: skip
     _native.product(ctx, weights.out, rows.qsa_mixed, [rows.out])
 
 
@@ -131,9 +139,8 @@ def moe(ctx: Context, weights: MoeWeights, spec: ModelSpec, rows: RowViews, laye
         rows.shared_logits,
     )  # fmt: skip
     if bad_row >= 0:
-        raise StrataError(
-            f"the router of layer {layer} gave NaN or infinity for row {bad_row} of this step.\n"
-            "  Try: check the model file (strata inspect); its weights produce no usable number."
+        raise not_finite(
+            f"the router of layer {layer} gave NaN or infinity for row {bad_row} of this step"
         )
     _native.experts(
         ctx, weights.experts, rows.x, rows.expert_ids, rows.topk_weights, weights.shared,

@@ -116,7 +116,8 @@ class CpuSession:
                 on_progress(read, len(tokens))
             if following is not None and should_stop is not None and should_stop():
                 break
-        return self._logits(rows, rows.num_rows - 1)[0]
+        logits: Floats = self._logits(rows, rows.num_rows - 1)[0]
+        return logits
 
     def decode(self, tokens: Tokens) -> Floats:
         """Logits [rows, V] float32 of a window of 1..8 rows; nothing is committed yet.
@@ -229,10 +230,8 @@ class CpuSession:
             # The products refuse inputs that are no numbers; anything else is a bug of ours.
             if "NaN or infinite" not in str(error):
                 raise
-            raise StrataError(
-                f"layer {layer_index} gave NaN or infinity at position {self._position}: {error}.\n"
-                "  Try: check the model file (strata inspect); its weights produce no usable number."
-            ) from error
+            where = f"in layer {layer_index}, at position {self._position} or after"
+            raise layers.not_finite(f"{error} {where}") from error
         return rows
 
     def _read_chunk(self, chunk: Tokens, request: RowRequest | None) -> RowViews:
@@ -274,11 +273,8 @@ class CpuSession:
         _native.product(ctx, weights.head, wanted.x, [logits])
         if not np.isfinite(logits).all():
             row = int(np.argmin(np.isfinite(logits).all(axis=1)))
-            raise StrataError(
-                f"the output head gave NaN or infinity for row {row} after position "
-                f"{self._position}.\n"
-                "  Try: check the model file (strata inspect); its weights produce no usable number."
-            )
+            at = self._position + row
+            raise layers.not_finite(f"the output head gave NaN or infinity near position {at}")
         return logits
 
     def _chunks(self, tokens: Tokens) -> list[Tokens]:
@@ -293,7 +289,8 @@ class CpuSession:
         history = self._ple.tokens
         if after is not None:
             history = np.concatenate([history, after])[len(after) :]
-        return self._model.ngram_table.request(ngram_rows(self._spec.ngram, tokens, history))
+        rows = ngram_rows(self._spec.ngram, tokens.astype(np.int64), history)
+        return self._model.ngram_table.request(rows)
 
     def _rope_rows(self, position: int, num_rows: int) -> RopeRows:
         """Tables that hold ``position`` and the rows after it, and the block it lies in."""

@@ -14,7 +14,6 @@ import numpy as np
 
 from strata import _native
 from strata.cpu.file_pages import drop_pages
-
 from strata.errors import CheckpointError
 from strata.formats.block_decode import dequantize
 from strata.formats.naming import Role, tensor_name
@@ -69,7 +68,7 @@ class QsaWeights:
 
 @dataclass(frozen=True, slots=True)
 class PleWeights:
-    """The n-gram memory's projections (key, value), its norms [S, D] and its conv [kernel, S * D]."""
+    """The n-gram memory: projections key and value, norms [S, D], convolution [kernel, S * D]."""
 
     projections: list[Matrix]
     key_norm: Floats
@@ -258,8 +257,9 @@ class _Loader:
         names = [tensor_name(role, layer) for role in roles]
         entries = [self._index[name] for name in names]
         num = entries[0].shape[0] if len(entries[0].shape) == 3 else 1
+        gate_format, up_format, down_format = (entry.format.ggml_id for entry in entries)
         experts = _native.Experts(
-            *(entry.format.ggml_id for entry in entries), num, self._spec.hidden_size, size
+            gate_format, up_format, down_format, num, self._spec.hidden_size, size
         )
         raws = []
         for name in names:

@@ -1,0 +1,186 @@
+"""Types of the compiled extension (native/bind_*.cpp). Arrays must be C-contiguous."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+Bytes = NDArray[np.uint8]
+
+ROW_GROUP: int
+INDEX_GROUP: int
+
+class Context:
+    def __init__(self, num_threads: int, isa: str) -> None: ...
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def isa(self) -> str: ...
+
+def best_isa() -> str: ...
+def is_isa_supported(name: str) -> bool: ...
+
+# Products of packed weights: bind_products.cpp.
+
+def set_grid(name: str, values: NDArray[np.int8]) -> None: ...
+
+class Matrix:
+    @staticmethod
+    def pack(ctx: Context, format: int, raw: Bytes, inner: int) -> Matrix: ...
+    @property
+    def format(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def inner(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+class Experts:
+    def __init__(
+        self,
+        gate_format: int,
+        up_format: int,
+        down_format: int,
+        num_experts: int,
+        hidden_size: int,
+        expert_size: int,
+    ) -> None: ...
+    def load(self, ctx: Context, expert: int, gate: Bytes, up: Bytes, down: Bytes) -> None: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+def product(ctx: Context, matrices: list[Matrix], x: Floats, outs: list[Floats]) -> None: ...
+def experts(
+    ctx: Context,
+    routed: Experts,
+    x: Floats,
+    ids: Ints,
+    weights: Floats,
+    shared: Experts | None,
+    shared_weight: Floats | None,
+    out: Floats,
+) -> None: ...
+def measure_bandwidth(ctx: Context, num_bytes: int, passes: int = 3) -> float: ...
+
+# Model operations: bind_ops.cpp.
+
+def exp(ctx: Context, x: Floats, out: Floats) -> None: ...
+def silu(ctx: Context, x: Floats, out: Floats) -> None: ...
+def sigmoid(ctx: Context, x: Floats, out: Floats) -> None: ...
+def softplus(ctx: Context, x: Floats, out: Floats) -> None: ...
+def silu_of_quotient(ctx: Context, x: Floats, divisor: float) -> None: ...
+def hc_norm(ctx: Context, residual: Floats, gamma: Floats, eps: float, xn: Floats) -> None: ...
+def hc_write(
+    ctx: Context,
+    residual: Floats,
+    out: Floats,
+    inject: Floats,
+    gamma: Floats | None,
+    eps: float,
+    xn: Floats | None,
+) -> None: ...
+def hc_mix(ctx: Context, xn: Floats, gate: Floats, streams: int, out: Floats) -> None: ...
+def ple(
+    ctx: Context,
+    residual: Floats,
+    key: Floats,
+    value: Floats,
+    key_gamma: Floats,
+    query_gamma: Floats,
+    conv_gamma: Floats,
+    conv_weight: Floats,
+    dilation: int,
+    eps: float,
+    gated: Floats,
+    normed: Floats,
+) -> None: ...
+def route(
+    ctx: Context,
+    logits: Floats,
+    scale: float,
+    ids: Ints,
+    weights: Floats,
+    shared: Floats | None,
+) -> int: ...
+
+# Token mixers: bind_mixers.cpp.
+
+class GdnRows:
+    def __init__(self, q: Floats, k: Floats, v: Floats, decay: Floats, rate: Floats) -> None: ...
+
+class GdnLayer:
+    def __init__(
+        self,
+        key_heads: int,
+        value_heads: int,
+        eps: float,
+        is_silu_gate: bool,
+        conv_weight: Floats,
+        ssm_a: Floats,
+        dt: Floats,
+        gamma: Floats,
+    ) -> None: ...
+    @property
+    def state_size(self) -> int: ...
+    def run(
+        self,
+        ctx: Context,
+        rows: int,
+        conv_in: Floats,
+        alpha: Floats,
+        beta: Floats,
+        z: Floats,
+        computed: GdnRows,
+        pending: GdnRows,
+        num_pending: int,
+        state: Floats,
+        is_window: bool,
+        out: Floats,
+    ) -> None: ...
+
+class QsaScratch:
+    def __init__(
+        self, q: Floats, index_q: Floats, block_scores: Floats, chosen: Ints, weights: Floats
+    ) -> None: ...
+
+class QsaCells:
+    def __init__(
+        self, k_cells: NDArray[Any], v_cells: NDArray[Any], raw_keys: Floats, pooled: Floats
+    ) -> None: ...
+
+class RopeRows:
+    def __init__(self, cos: Floats, sin: Floats, start: int) -> None: ...
+
+class QsaLayer:
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        index_heads: int,
+        block: int,
+        budget_blocks: int,
+        rope_dim: int,
+        eps: float,
+        q_gamma: Floats,
+        k_gamma: Floats,
+        index_q_gamma: Floats,
+        index_k_gamma: Floats,
+    ) -> None: ...
+    def run(
+        self,
+        ctx: Context,
+        rows: int,
+        position: int,
+        q_gate: Floats,
+        k: Floats,
+        v: Floats,
+        index_q: Floats,
+        index_k: Floats,
+        rope: RopeRows,
+        cells: QsaCells,
+        scratch: QsaScratch,
+        out: Floats,
+    ) -> None: ...
