@@ -433,7 +433,10 @@ void set_grid(const std::string &name, nb::ndarray<const int8_t, nb::ndim<2>, nb
 namespace strata {
 int64_t product_scratch_bytes(int64_t inner) {
     // Corrections of a tile, then an unpacked panel: eight vectors of codes and up to five more a block.
-    return (int64_t)TOKEN_TILE * (inner / 16) * 4 + (inner / 32 + 1) * 13 * 64 + 64;
+    const int64_t quantized = (int64_t)TOKEN_TILE * (inner / 16) * 4 + (inner / 32 + 1) * 13 * 64 + 64;
+    // A stretch of float columns, then four sums for each row of a tile (products.inl).
+    const int64_t floats = 512 * PANEL_ROWS * 4 + (TOKEN_TILE + 4) * 4 * 64;
+    return std::max(quantized, floats);
 }
 } // namespace strata
 

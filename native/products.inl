@@ -173,30 +173,79 @@ void panel_staged(const Staged<K> *blocks, int part, const Tile &tile, float *ou
     }
 }
 
-// Float weights: four partial sums by k mod 4, each ascending, multiplied then added.
-template <Floats (*LOAD)(const uint8_t *, int), int BYTES, int T>
-void panel_float(const uint8_t *panel, int part, const Tile &tile, int64_t first, float *out, int64_t out_stride,
-                 int num_rows) {
+// Float weights: four partial sums by k mod 4, each ascending, multiplied then added. For prompts the
+// columns are taken a stretch at a time, unpacked to floats once for all rows; the sums wait in memory
+// between stretches, so a column is added at the same place of the same sum either way.
+constexpr int64_t STRETCH = 512; // columns; a multiple of 4
+
+template <class LOAD, int T>
+inline void add_columns(const uint8_t *panel, int part, int64_t num, const float *const *x, Floats sum[T][4]) {
+    int64_t k = 0;
+    for (; k + 4 <= num; k += 4)
+        for (int j = 0; j < 4; j++) {
+            const Floats w = LOAD::load(panel + (k + j) * PANEL_ROWS * LOAD::BYTES, part);
+            for (int t = 0; t < T; t++) sum[t][j] = fadd(sum[t][j], fmul(w, fset(x[t][k + j])));
+        }
+    for (int j = 0; k < num; k++, j++) {
+        const Floats w = LOAD::load(panel + k * PANEL_ROWS * LOAD::BYTES, part);
+        for (int t = 0; t < T; t++) sum[t][j] = fadd(sum[t][j], fmul(w, fset(x[t][k])));
+    }
+}
+inline Floats total_of(const Floats sum[4]) { return fadd(fadd(sum[0], sum[1]), fadd(sum[2], sum[3])); }
+
+struct LoadF32 {
+    static constexpr int BYTES = 4;
+    static inline Floats load(const uint8_t *field, int part) { return load_float(field, part); }
+};
+struct LoadF16 {
+    static constexpr int BYTES = 2;
+    static inline Floats load(const uint8_t *field, int part) { return load_half(field, part); }
+};
+struct LoadBF16 {
+    static constexpr int BYTES = 2;
+    static inline Floats load(const uint8_t *field, int part) { return load_bf16(field, part); }
+};
+
+template <class LOAD, int T>
+void float_direct(const uint8_t *panel, int part, const Tile &tile, float *out, int64_t out_stride, int num_rows) {
     const int64_t inner = tile.a->inner;
     const float *x[T];
     Floats sum[T][4];
     for (int t = 0; t < T; t++) {
-        x[t] = tile.a->x + tile.row(first + t < tile.num ? first + t : tile.num - 1) * inner;
+        x[t] = tile.a->x + tile.row(t < tile.num ? t : tile.num - 1) * inner;
         for (int j = 0; j < 4; j++) sum[t][j] = fset(0.0f);
     }
-    int64_t k = 0;
-    for (; k + 4 <= inner; k += 4)
-        for (int j = 0; j < 4; j++) {
-            const Floats w = LOAD(panel + (k + j) * PANEL_ROWS * BYTES, part);
-            for (int t = 0; t < T; t++) sum[t][j] = fadd(sum[t][j], fmul(w, fset(x[t][k + j])));
+    add_columns<LOAD, T>(panel, part, inner, x, sum);
+    for (int t = 0; t < T && t < tile.num; t++) store_rows(out + t * out_stride, total_of(sum[t]), part, num_rows);
+}
+
+template <class LOAD>
+void float_staged(const uint8_t *panel, int part, const Tile &tile, float *out, int64_t out_stride, int num_rows,
+                  uint8_t *scratch) {
+    constexpr int T = STAGED_TOKENS;
+    const int64_t inner = tile.a->inner;
+    float *columns = (float *)scratch; // [STRETCH, PANEL_ROWS]; `part` of each is filled
+    Floats(*sums)[4] = (Floats(*)[4])(scratch + STRETCH * PANEL_ROWS * 4); // [tile.num rounded up to T]
+    for (int64_t i = 0; i < tile.num + T; i++)
+        for (int j = 0; j < 4; j++) sums[i][j] = fset(0.0f);
+    for (int64_t begin = 0; begin < inner; begin += STRETCH) {
+        const int64_t num = inner - begin < STRETCH ? inner - begin : STRETCH;
+        for (int64_t k = 0; k < num; k++)
+            store_rows(columns + k * PANEL_ROWS, LOAD::load(panel + (begin + k) * PANEL_ROWS * LOAD::BYTES, part), part,
+                       PANEL_ROWS);
+        for (int64_t first = 0; first < tile.num; first += T) {
+            const float *x[T];
+            Floats sum[T][4];
+            for (int t = 0; t < T; t++) {
+                x[t] = tile.a->x + tile.row(first + t < tile.num ? first + t : tile.num - 1) * inner + begin;
+                for (int j = 0; j < 4; j++) sum[t][j] = sums[first + t][j];
+            }
+            add_columns<LoadF32, T>((const uint8_t *)columns, part, num, x, sum);
+            for (int t = 0; t < T; t++)
+                for (int j = 0; j < 4; j++) sums[first + t][j] = sum[t][j];
         }
-    for (int j = 0; k < inner; k++, j++) {
-        const Floats w = LOAD(panel + k * PANEL_ROWS * BYTES, part);
-        for (int t = 0; t < T; t++) sum[t][j] = fadd(sum[t][j], fmul(w, fset(x[t][k])));
     }
-    for (int t = 0; t < T && first + t < tile.num; t++)
-        store_rows(out + (first + t) * out_stride, fadd(fadd(sum[t][0], sum[t][1]), fadd(sum[t][2], sum[t][3])), part,
-                   num_rows);
+    for (int64_t i = 0; i < tile.num; i++) store_rows(out + i * out_stride, total_of(sums[i]), part, num_rows);
 }
 
 struct Call {
@@ -239,21 +288,23 @@ template <class F> void run_quantized(const Call &c, Tile tile, int64_t num_rows
     }
 }
 
-template <Floats (*LOAD)(const uint8_t *, int), int BYTES> void run_float(const Call &c, Tile tile, int64_t num_rows) {
-    tile.first = 0;
-    tile.num = num_rows;
-    for (int64_t p = c.begin; p < c.end; p++) {
-        const uint8_t *panel = c.packed + p * c.panel_bytes;
-        const int rows = (int)(c.num_out - p * PANEL_ROWS < PANEL_ROWS ? c.num_out - p * PANEL_ROWS : PANEL_ROWS);
-        for (int part = 0; part < PARTS; part++)
-            for (int64_t first = 0; first < num_rows;) {
-                float *out = c.out + p * PANEL_ROWS;
-                if (num_rows - first == 1)
-                    panel_float<LOAD, BYTES, 1>(panel, part, tile, first, out, c.out_stride, rows);
+template <class LOAD> void run_float(const Call &c, Tile tile, int64_t num_rows) {
+    for (tile.first = 0; tile.first < num_rows; tile.first += TOKEN_TILE) {
+        tile.num = num_rows - tile.first < TOKEN_TILE ? num_rows - tile.first : TOKEN_TILE;
+        float *out = c.out + tile.first * c.out_stride;
+        for (int64_t p = c.begin; p < c.end; p++) {
+            const uint8_t *panel = c.packed + p * c.panel_bytes;
+            const int rows = (int)(c.num_out - p * PANEL_ROWS < PANEL_ROWS ? c.num_out - p * PANEL_ROWS : PANEL_ROWS);
+            float *panel_out = out + p * PANEL_ROWS;
+            for (int part = 0; part < PARTS; part++) {
+                if (tile.num == 1)
+                    float_direct<LOAD, 1>(panel, part, tile, panel_out, c.out_stride, rows);
+                else if (tile.num <= 4)
+                    float_direct<LOAD, 4>(panel, part, tile, panel_out, c.out_stride, rows);
                 else
-                    panel_float<LOAD, BYTES, 4>(panel, part, tile, first, out, c.out_stride, rows);
-                first += num_rows - first == 1 ? 1 : 4;
+                    float_staged<LOAD>(panel, part, tile, panel_out, c.out_stride, rows, c.scratch);
             }
+        }
     }
 }
 
@@ -262,9 +313,9 @@ void run_panels(int format, const uint8_t *packed, int64_t num_out, int64_t begi
     const Call c = {packed, num_out, begin, end, panel_bytes(format, a.inner), out, out_stride, scratch};
     const Tile tile = {&a, rows, 0, 0, nullptr};
     switch (format) {
-    case F32: return run_float<load_float, 4>(c, tile, num_rows);
-    case F16: return run_float<load_half, 2>(c, tile, num_rows);
-    case BF16: return run_float<load_bf16, 2>(c, tile, num_rows);
+    case F32: return run_float<LoadF32>(c, tile, num_rows);
+    case F16: return run_float<LoadF16>(c, tile, num_rows);
+    case BF16: return run_float<LoadBF16>(c, tile, num_rows);
     case Q4_0: return run_quantized<FormatQ4_0>(c, tile, num_rows);
     case Q4_1: return run_quantized<FormatQ4_1>(c, tile, num_rows);
     case Q5_0: return run_quantized<FormatQ5_0>(c, tile, num_rows);
