@@ -30,6 +30,8 @@ template <class Ready> bool spin_until(Ready ready) {
             relax();
         }
         if (std::chrono::steady_clock::now() > deadline) return false;
+        // The awaited thread may have no core to run on; without such a thread this costs nothing.
+        std::this_thread::yield();
     }
 }
 
