@@ -17,8 +17,10 @@ struct Activations {
     int32_t *sums;   // [rows, inner / 16]: integer sum of the codes of each half block
 };
 
-// Tokens whose bias corrections are held at once.
+// Rows whose bias corrections are held at once.
 constexpr int TOKEN_TILE = 128;
+// Columns of float weights unpacked at once for a prompt; a multiple of 4.
+constexpr int64_t STRETCH = 512;
 
 // Scratch bytes one thread needs for panels with this many inner values.
 int64_t product_scratch_bytes(int64_t inner);

@@ -176,7 +176,6 @@ void panel_staged(const Staged<K> *blocks, int part, const Tile &tile, float *ou
 // Float weights: four partial sums by k mod 4, each ascending, multiplied then added. For prompts the
 // columns are taken a stretch at a time, unpacked to floats once for all rows; the sums wait in memory
 // between stretches, so a column is added at the same place of the same sum either way.
-constexpr int64_t STRETCH = 512; // columns; a multiple of 4
 
 template <class LOAD, int T>
 inline void add_columns(const uint8_t *panel, int part, int64_t num, const float *const *x, Floats sum[T][4]) {

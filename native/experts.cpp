@@ -1,0 +1,203 @@
+#include "experts.h"
+
+#include <algorithm>
+#include <string>
+
+#include "matrix.h"
+
+namespace strata {
+
+Experts::Experts(int gate_format, int up_format, int down_format, int64_t num, int64_t hidden, int64_t size)
+    : formats_{gate_format, up_format, down_format}, num_(num), hidden_(hidden), size_(size), scales_(3 * num, 1.0f),
+      is_loaded_(num, 0) {
+    for (const Role role : {gate, up, down}) {
+        check_inner(formats_[role], inner(role));
+        data_[role] = Buffer(num * stack_bytes(role));
+    }
+}
+
+int64_t Experts::stack_bytes(Role role) const { return packed_bytes(formats_[role], rows(role), inner(role)); }
+
+int64_t Experts::bytes() const { return num_ * (stack_bytes(gate) + stack_bytes(up) + stack_bytes(down)); }
+
+void Experts::load(Context &ctx, int64_t e, const uint8_t *const raw[3], const float scales[3]) {
+    for (const Role role : {gate, up, down}) {
+        pack_rows(ctx, formats_[role], raw[role], rows(role), inner(role), data_[role].get() + e * stack_bytes(role));
+        scales_[3 * e + role] = scales[role];
+    }
+    is_loaded_[e] = 1;
+}
+
+namespace {
+
+// One expert and its entries: an entry is a row that chose it. Entries of an expert lie together.
+struct Group {
+    const Experts *experts;
+    int64_t expert;
+    int64_t first; // entry, among those of its kind (routed or shared)
+    int64_t num;
+    bool is_shared;
+};
+
+// Gate, up and down of all entries of one kind.
+struct Entries {
+    int64_t num, size, hidden;
+    Buffer gate_memory, up_memory, down_memory;
+    Input inner; // gate rows, once gated: what the down projection reads
+
+    Entries(const Experts *experts, int64_t num_)
+        : num(experts ? num_ : 0), size(experts ? experts->size() : 0), hidden(experts ? experts->hidden() : 0),
+          gate_memory(num * size * 4), up_memory(num * size * 4), down_memory(num * hidden * 4),
+          inner((float *)gate_memory.get(), num, size, experts && is_quantized(experts->format(Experts::down))) {}
+    float *gate(int64_t entry) { return (float *)gate_memory.get() + entry * size; }
+    float *up(int64_t entry) { return (float *)up_memory.get() + entry * size; }
+    float *down(int64_t entry) { return (float *)down_memory.get() + entry * hidden; }
+};
+
+bool reads_codes(const Experts *e) {
+    return e && (is_quantized(e->format(Experts::gate)) || is_quantized(e->format(Experts::up)));
+}
+
+class Run {
+  public:
+    Run(Context &ctx, const ExpertCall &call)
+        : ctx_(ctx), call_(call), input_(call.x, call.rows, call.routed->hidden(), needs_codes()),
+          routed_(call.routed, call.rows * call.k), shared_(call.shared, call.rows) {
+        group_entries();
+        for (const Group &group : groups_) {
+            for (int i = 0; i < 2; i++) first_up_.push_back(first_up_.back() + num_panels(group.experts->size()));
+            first_down_.push_back(first_down_.back() + num_panels(group.experts->hidden()));
+        }
+    }
+
+    bool run() {
+        Queue up_queue(first_up_.back()), gate_queue(routed_.num + shared_.num), down_queue(first_down_.back());
+        ctx_.pool.run([&](int thread, int n) {
+            if (needs_codes()) {
+                const Range range = split(call_.rows, thread, n);
+                if (!ctx_.products.quantize(input_.a, range.begin, range.end)) has_bad_value_ = true;
+                ctx_.pool.barrier();
+            }
+            project_up(up_queue);
+            ctx_.pool.barrier();
+            apply_gates(gate_queue);
+            ctx_.pool.barrier();
+            project_down(down_queue);
+            ctx_.pool.barrier();
+            combine(split(call_.rows, thread, n));
+        });
+        return !has_bad_value_;
+    }
+
+  private:
+    bool needs_codes() const { return reads_codes(call_.routed) || reads_codes(call_.shared); }
+    Entries &entries_of(const Group &group) { return group.is_shared ? shared_ : routed_; }
+
+    void group_entries() {
+        const Experts &routed = *call_.routed;
+        std::vector<int64_t> next(routed.num() + 1, 0);
+        for (int64_t i = 0; i < call_.rows * call_.k; i++) next[call_.ids[i] + 1]++;
+        for (int64_t e = 0; e < routed.num(); e++) {
+            if (next[e + 1]) groups_.push_back({&routed, e, next[e], next[e + 1], false});
+            next[e + 1] += next[e];
+        }
+        row_of_entry_.resize(call_.rows * call_.k);
+        entry_of_.resize(call_.rows * call_.k);
+        for (int64_t i = 0; i < call_.rows * call_.k; i++) {
+            entry_of_[i] = next[call_.ids[i]]++;
+            row_of_entry_[entry_of_[i]] = (int32_t)(i / call_.k);
+        }
+        if (call_.shared) groups_.push_back({call_.shared, 0, 0, call_.rows, true});
+        identity_.resize(std::max(call_.rows * call_.k, call_.rows));
+        for (size_t i = 0; i < identity_.size(); i++) identity_[i] = (int32_t)i;
+    }
+
+    // Calls f(index, begin, end) for the runs of panels that a range of all panels covers.
+    template <class F> static void for_each_run(const std::vector<int64_t> &first, Range range, F f) {
+        size_t i = std::upper_bound(first.begin(), first.end(), range.begin) - first.begin() - 1;
+        for (; i + 1 < first.size() && first[i] < range.end; i++)
+            f(i, std::max(range.begin, first[i]) - first[i], std::min(range.end, first[i + 1]) - first[i]);
+    }
+
+    void project_up(Queue &queue) {
+        const int64_t piece = piece_of(panel_bytes(call_.routed->format(Experts::gate), call_.routed->hidden()));
+        Range range;
+        while (queue.take(piece, range))
+            for_each_run(first_up_, range, [&](size_t i, int64_t begin, int64_t end) {
+                const Group &group = groups_[i / 2];
+                const Experts &e = *group.experts;
+                const Experts::Role role = i % 2 ? Experts::up : Experts::gate;
+                Entries &entries = entries_of(group);
+                const int32_t *rows = group.is_shared ? identity_.data() : row_of_entry_.data() + group.first;
+                run_job(ctx_,
+                        {e.format(role), e.packed(role, group.expert), e.size(), e.scale(role, group.expert), &input_.a, rows,
+                         group.num, role == Experts::up ? entries.up(group.first) : entries.gate(group.first), e.size()},
+                        begin, end);
+            });
+    }
+
+    void apply_gates(Queue &queue) {
+        Range range;
+        while (queue.take(1, range)) {
+            const bool is_shared = range.begin >= routed_.num;
+            Entries &entries = is_shared ? shared_ : routed_;
+            const int64_t entry = is_shared ? range.begin - routed_.num : range.begin;
+            ctx_.products.gate_up(entries.gate(entry), entries.up(entry), entries.size);
+            if (entries.inner.a.codes && !ctx_.products.quantize(entries.inner.a, entry, entry + 1)) has_bad_value_ = true;
+        }
+    }
+
+    void project_down(Queue &queue) {
+        const int64_t piece = piece_of(panel_bytes(call_.routed->format(Experts::down), call_.routed->size()));
+        Range range;
+        while (queue.take(piece, range))
+            for_each_run(first_down_, range, [&](size_t i, int64_t begin, int64_t end) {
+                const Group &group = groups_[i];
+                const Experts &e = *group.experts;
+                Entries &entries = entries_of(group);
+                run_job(ctx_,
+                        {e.format(Experts::down), e.packed(Experts::down, group.expert), e.hidden(),
+                         e.scale(Experts::down, group.expert), &entries.inner.a, identity_.data() + group.first, group.num,
+                         entries.down(group.first), e.hidden()},
+                        begin, end);
+            });
+    }
+
+    // Routing order, rank 0 first, then the shared expert.
+    void combine(Range rows) {
+        std::vector<const float *> outputs(call_.k);
+        const int64_t hidden = call_.routed->hidden();
+        for (int64_t r = rows.begin; r < rows.end; r++) {
+            for (int64_t j = 0; j < call_.k; j++) outputs[j] = routed_.down(entry_of_[r * call_.k + j]);
+            ctx_.products.combine(outputs.data(), call_.weights + r * call_.k, (int)call_.k,
+                                  call_.shared ? shared_.down(r) : nullptr,
+                                  call_.shared ? call_.shared_weight[r] : 0.0f, call_.out + r * hidden, hidden);
+        }
+    }
+
+    Context &ctx_;
+    const ExpertCall &call_;
+    Input input_;
+    Entries routed_, shared_;
+    std::vector<Group> groups_;
+    std::vector<int32_t> row_of_entry_; // of routed entries
+    std::vector<int64_t> entry_of_;     // [rows, k]
+    std::vector<int32_t> identity_;
+    std::vector<int64_t> first_up_{0}, first_down_{0};
+    std::atomic<bool> has_bad_value_{false};
+};
+
+} // namespace
+
+bool run_experts(Context &ctx, const ExpertCall &call) {
+    for (int64_t i = 0; i < call.rows * call.k; i++) {
+        const int32_t e = call.ids[i];
+        if (e < 0 || e >= call.routed->num())
+            refuse("no expert " + std::to_string(e) + " among " + std::to_string(call.routed->num()));
+        if (!call.routed->is_loaded(e)) refuse("expert " + std::to_string(e) + " was not loaded");
+    }
+    if (call.shared && !call.shared->is_loaded(0)) refuse("the shared expert was not loaded");
+    return Run(ctx, call).run();
+}
+
+} // namespace strata
