@@ -120,7 +120,7 @@ class Run {
     }
 
     void project_up(Queue &queue) {
-        const int64_t piece = piece_of(panel_bytes(call_.routed->format(Experts::gate), call_.routed->hidden()));
+        const int64_t piece = piece_of(panel_bytes(call_.routed->format(Experts::gate), call_.routed->hidden()), call_.rows);
         Range range;
         while (queue.take(piece, range))
             for_each_run(first_up_, range, [&](size_t i, int64_t begin, int64_t end) {
@@ -148,7 +148,7 @@ class Run {
     }
 
     void project_down(Queue &queue) {
-        const int64_t piece = piece_of(panel_bytes(call_.routed->format(Experts::down), call_.routed->size()));
+        const int64_t piece = piece_of(panel_bytes(call_.routed->format(Experts::down), call_.routed->size()), call_.rows);
         Range range;
         while (queue.take(piece, range))
             for_each_run(first_down_, range, [&](size_t i, int64_t begin, int64_t end) {

@@ -60,7 +60,7 @@ bool run_product(Context &ctx, const Target *targets, int64_t num_targets, const
     Input input(x, rows, inner, is_quantized_needed);
     std::atomic<bool> has_bad_value{false};
     Queue queue(first.back());
-    const int64_t piece = piece_of(panel_bytes(targets[0].matrix->format, inner));
+    const int64_t piece = piece_of(panel_bytes(targets[0].matrix->format, inner), rows);
     ctx.pool.run([&](int thread, int n) {
         if (is_quantized_needed) {
             const Range range = split(rows, thread, n);

@@ -68,8 +68,12 @@ class Queue {
     int64_t total_;
 };
 
-// Panels a thread takes at a time: about 64 KiB of weights.
-inline int64_t piece_of(int64_t bytes_per_panel) { return std::max<int64_t>(1, (64 << 10) / bytes_per_panel); }
+// Panels a thread takes at a time: about 64 KiB of weights; for a prompt at least eight panels, so that
+// a tile of activations is used several times while the second-level cache holds it.
+inline int64_t piece_of(int64_t bytes_per_panel, int64_t num_rows) {
+    const int64_t piece = std::max<int64_t>(1, (64 << 10) / bytes_per_panel);
+    return num_rows > 8 ? std::max<int64_t>(8, piece) : piece;
+}
 
 // Panels [begin, end) of a matrix times rows of `a` (all, or those in `rows`) into out.
 struct PanelJob {

@@ -28,7 +28,9 @@ def set_grid(name: str, values: NDArray[np.int8]) -> None: ...
 
 class Matrix:
     @staticmethod
-    def pack(ctx: Context, format: int, raw: Bytes, inner: int) -> Matrix: ...
+    def pack(
+        ctx: Context, format: int, raw: Bytes, inner: int, scale: float = 1.0
+    ) -> Matrix: ...
     @property
     def format(self) -> int: ...
     @property
@@ -48,7 +50,17 @@ class Experts:
         hidden_size: int,
         expert_size: int,
     ) -> None: ...
-    def load(self, ctx: Context, expert: int, gate: Bytes, up: Bytes, down: Bytes) -> None: ...
+    def load(
+        self,
+        ctx: Context,
+        expert: int,
+        gate: Bytes,
+        up: Bytes,
+        down: Bytes,
+        gate_scale: float = 1.0,
+        up_scale: float = 1.0,
+        down_scale: float = 1.0,
+    ) -> None: ...
     @property
     def num_bytes(self) -> int: ...
 

@@ -266,12 +266,13 @@ class _Loader:
             raw = self._index.raw(name)
             self._check_finite(name, raw)
             raws.append(raw if raw.ndim == 3 else raw[None])
+        scales = [self._scales(name, num) for name in names]
         is_fused = names[0] == names[1]
         for e in range(num):
             gate, up, down = (raw[e] for raw in raws)
             if is_fused:
                 gate, up = gate[:size], up[size:]
-            experts.load(self._ctx, e, gate, up, down)
+            experts.load(self._ctx, e, gate, up, down, *(scale[e] for scale in scales))
             self._advance(sum(part.nbytes for part in (gate, up, down)))
         for raw in raws:
             drop_pages(raw)
@@ -284,12 +285,35 @@ class _Loader:
         self._check_finite(name, raw)
         if raw.ndim == 1:  # a single output, stored as a vector
             raw = raw[None]
-        matrix = _native.Matrix.pack(self._ctx, entry.format.ggml_id, raw, entry.shape[-1])
+        scale = self._scales(name, 1)[0]
+        matrix = _native.Matrix.pack(self._ctx, entry.format.ggml_id, raw, entry.shape[-1], scale)
         self._num_bytes["dense weights"] += matrix.num_bytes
         self._advance(raw.nbytes)
         if role is not Role.EMBEDDING:
             drop_pages(raw)
         return matrix
+
+    def _scales(self, name: str, num: int) -> list[float]:
+        """What a file keeps beside a tensor to multiply its outputs by: [num], ones if nothing.
+
+        NVFP4 files have ``STEM.scale`` beside ``STEM.weight``: one value, or one for each expert.
+
+        Raises:
+            CheckpointError: another number of values, or one that is not finite.
+        """
+        companion = f"{name.removesuffix('.weight')}.scale"
+        if companion not in self._index:
+            return [1.0] * num
+        values = self._index.array(companion).reshape(-1)
+        if values.size not in (1, num):
+            raise CheckpointError(
+                f"{companion} has {values.size} values, expected 1 or {num}.\n"
+                f"  file: {self._index[companion].path}\n"
+                "  Try: download or convert the file again; its tensors disagree."
+            )
+        if not np.isfinite(values).all():
+            raise self._not_finite(companion)
+        return [float(value) for value in np.broadcast_to(values, num)]
 
     def _floats(self, role: Role, layer: int | None) -> Floats:
         """A small tensor as float32."""

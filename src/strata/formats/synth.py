@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.errors import SettingsError
+from strata.formats.block_decode import dequantize
 from strata.formats.convert_metadata import metadata_from_config
 from strata.formats.convert_output import ConvertReport, Progress, open_writer, written_paths
 from strata.formats.convert_types import TensorClass, TypePlan, named_format
 from strata.formats.gguf_writer import TensorPlan
 from strata.formats.naming import Role, Shape, expected_shape, required_tensors
+from strata.formats.quantize import QUANTIZABLE, quantize
 from strata.formats.synth_blocks import plain_weights, random_blocks
 from strata.formats.synth_text import END_OF_TEXT, IMAGE_PAD, special_ids, synthetic_tokenizer
 from strata.model_spec import ModelSpec
@@ -72,6 +74,14 @@ class SynthGeometry:
     # Each n-gram head gets a prime number of rows from here on; the trained model has 20,000,000.
     ngram_rows_per_head: int = 20_000
     is_head_tied: bool = False
+    # What a block adds to the residual, as a share of an embedding. Trained networks add little at
+    # a time: this one doubles the residual over 48 layers. At full size every block would amplify
+    # the rounding of the ones before it, and two correct engines would disagree.
+    branch_gain: float = 0.15
+    # How far the logit of one fixed successor of each token stands above the others, in deviations
+    # of the logits. Without it the first two choices are as close as chance has them, which
+    # trained networks seldom show. For small models: their whole embedding is decoded for it.
+    successor_margin: float = 0.0
 
     def config(self) -> dict[str, object]:
         """The same geometry as a checkpoint's config.json."""
@@ -127,7 +137,7 @@ _TINY = SynthGeometry(
     hc_rank=32, gdn_key_heads=2, gdn_value_heads=4, gdn_head_dim=64, num_heads=4, num_kv_heads=2,
     head_dim=64, rope_dim=32, rope_base=1e4, index_heads=2, index_dim=64, index_budget=64,
     num_experts=8, top_k=2, expert_size=256, shared_expert_size=256, heads_per_ngram=2,
-    ngram_row_size=64, ngram_rows_per_head=1000,
+    ngram_row_size=64, ngram_rows_per_head=1000, successor_margin=4.0,
 )  # fmt: skip
 
 GEOMETRIES: Mapping[str, SynthGeometry] = MappingProxyType(
@@ -195,10 +205,9 @@ def uniform_mix(name: str) -> TypePlan:
 
 
 # Size of a weight times the root of its inputs. Chosen so that every gate, softmax and sigmoid of
-# a synthetic model works away from its flat parts, the residual grows with the root of the depth,
-# and logits spread over several units.
+# a synthetic model works away from its flat parts and logits have a deviation of about two.
 _GAINS = {
-    Role.HEAD: 6.0, Role.ROUTER: 4.0, Role.SHARED_ROUTER: 2.0,
+    Role.HEAD: 4.0, Role.ROUTER: 4.0, Role.SHARED_ROUTER: 2.0,
     Role.HC_ATTN_DOWN: 4.0, Role.HC_FFN_DOWN: 4.0, Role.FINAL_HC_DOWN: 4.0,
     Role.HC_ATTN_UP: 2.0, Role.HC_FFN_UP: 2.0, Role.FINAL_HC_UP: 2.0,
     Role.HC_ATTN_INJECT: 4.0, Role.HC_FFN_INJECT: 4.0,
@@ -206,12 +215,17 @@ _GAINS = {
     Role.SHARED_GATE: 2.0, Role.SHARED_UP: 2.0, Role.GDN_BETA: 2.0,
 }  # fmt: skip
 _UNIT_ROWS = (Role.EMBEDDING, Role.NGRAM_TABLE)
+# The last product of each block that adds to the residual.
+_BRANCH_ENDS = (
+    Role.ATTN_OUT, Role.GDN_OUT, Role.EXPERTS_DOWN, Role.SHARED_DOWN, Role.PLE_VALUE,
+)  # fmt: skip
 
 
-def _deviation(role: Role, shape: Shape) -> float:
+def _deviation(role: Role, shape: Shape, branch_gain: float) -> float:
     if role in _UNIT_ROWS:
         return 1.0
-    return _GAINS.get(role, 1.0) / float(np.sqrt(shape[-1]))
+    gain = _GAINS.get(role, 1.0) * (branch_gain if role in _BRANCH_ENDS else 1.0)
+    return gain / float(np.sqrt(shape[-1]))
 
 
 def _norm(shape: Shape, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -277,10 +291,13 @@ def synthesize(
     ) as writer:
         done = 0
         for plan in plans:
-            rng = np.random.Generator(
-                np.random.SFC64(np.random.SeedSequence((seed, zlib.crc32(plan.name.encode()))))
-            )
-            for data in _tensor_bytes(plan, roles[plan.name], rng):
+            role = roles[plan.name]
+            if role is Role.HEAD and plan.format.name in QUANTIZABLE and geometry.successor_margin:
+                embedding = next(item for item in plans if item.name == Role.EMBEDDING.value)
+                chunks = _expecting_head(plan, embedding, geometry, seed)
+            else:
+                chunks = _tensor_bytes(plan, role, geometry, _rng_of(plan, seed))
+            for data in chunks:
                 writer.append(plan.name, data)
                 done += data.nbytes
                 if progress is not None:
@@ -296,8 +313,29 @@ def _plan(name: str, role: Role, spec: ModelSpec, types: TypePlan) -> TensorPlan
     return TensorPlan(name, shape, types.format_for(role, layer, shape)[0])
 
 
+def _rng_of(plan: TensorPlan, seed: int) -> np.random.Generator:
+    key = np.random.SeedSequence((seed, zlib.crc32(plan.name.encode())))
+    return np.random.Generator(np.random.SFC64(key))
+
+
+def _expecting_head(
+    plan: TensorPlan, embedding: TensorPlan, geometry: SynthGeometry, seed: int
+) -> Iterator[NDArray[np.uint8]]:
+    """The head's stored bytes: row successor[t] leans towards the embedding of token t."""
+    stored = _tensor_bytes(embedding, Role.EMBEDDING, geometry, _rng_of(embedding, seed))
+    rows = np.concatenate([dequantize(embedding.format, data.reshape(-1)) for data in stored])
+    rng = _rng_of(plan, seed)
+    # A logit's deviation is that of a random row; a row that leans by a share s of its size gains
+    # s * root(D) deviations.
+    share = min(1.0, geometry.successor_margin / float(np.sqrt(plan.shape[1])))
+    head = rng.standard_normal(plan.shape, np.float32) * np.float32(np.sqrt(1 - share**2))
+    head[rng.permutation(len(head))] += np.float32(share) * rows.reshape(plan.shape)
+    head *= np.float32(_deviation(Role.HEAD, plan.shape, geometry.branch_gain))
+    yield quantize(plan.format, head)
+
+
 def _tensor_bytes(
-    plan: TensorPlan, role: Role, rng: np.random.Generator
+    plan: TensorPlan, role: Role, geometry: SynthGeometry, rng: np.random.Generator
 ) -> Iterator[NDArray[np.uint8]]:
     """The tensor's stored bytes, a chunk at a time."""
     make = _norm if "norm" in role.value else _VALUES.get(role)
@@ -306,7 +344,7 @@ def _tensor_bytes(
         return
     remaining = plan.num_bytes // plan.format.block_bytes
     most = max(1, CHUNK_BYTES // plan.format.block_bytes)
-    deviation = _deviation(role, plan.shape)
+    deviation = _deviation(role, plan.shape, geometry.branch_gain)
     while remaining:
         count = min(most, remaining)
         yield random_blocks(plan.format, count, deviation, rng)

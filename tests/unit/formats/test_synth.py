@@ -81,7 +81,7 @@ def test_files_are_complete(tmp_path, mix):
         assert np.all(index.array("blk.0.ssm_a") < 0)
         assert index.array("blk.0.hc_attn_norm.weight").mean() == pytest.approx(1, abs=0.05)
         head = index.array("output.weight")
-        assert head.std() * np.sqrt(head.shape[1]) == pytest.approx(6.0, rel=0.05)
+        assert head.std() * np.sqrt(head.shape[1]) == pytest.approx(4.0, rel=0.05)
     assert [kind is LayerKind.QSA for kind in spec.layer_kinds] == [False, False, False, True]
     assert spec.ngram.layer == 1
 
