@@ -24,6 +24,8 @@ static Isa parse_isa(const std::string &name) {
 }
 
 NB_MODULE(_native, m) {
+    // What module globals still hold when the interpreter ends is no leak worth a warning.
+    nb::set_leak_warnings(false);
     m.doc() = "Strata's C++ kernels: products of quantised weights, model operations, thread pool.";
     nb::class_<Context>(m, "Context")
         .def(
