@@ -1,4 +1,4 @@
-"""Speed of weight products by block format: decode (1 row) against memory bandwidth, prompt (128 rows).
+"""Speed of weight products by block format: decode (1 row) and prompt (128 rows).
 
     python benchmarks/products.py [--threads 2] [--isa avx512] [--formats Q8_0,Q4_K]
 
@@ -39,7 +39,9 @@ def main():
     ctx = _native.Context(args.threads, args.isa)
     rng = np.random.default_rng(0)
     print(f"{args.isa}, {args.threads} threads, rows of {INNER}")
-    print(f"{'format':8} {'GB/s':>6} {'share':>6} {'Gw/s':>6} {'4 rows':>7} {'128 rows, GMAC/s':>17}")
+    print(
+        f"{'format':8} {'GB/s':>6} {'share':>6} {'Gw/s':>6} {'4 rows':>7} {'128 rows, GMAC/s':>17}"
+    )
     for name in args.formats.split(","):
         block = FORMATS[name]
         row_bytes = block.row_bytes(INNER)
@@ -48,9 +50,8 @@ def main():
         matrix = _native.Matrix.pack(ctx, block.ggml_id, raw, INNER)
         del raw
         few = rows // 8 // 16 * 16
-        small = _native.Matrix.pack(
-            ctx, block.ggml_id, rng.integers(0, 60, (few, row_bytes), dtype=np.uint8), INNER
-        )
+        few_raw = rng.integers(0, 60, (few, row_bytes), dtype=np.uint8)
+        small = _native.Matrix.pack(ctx, block.ggml_id, few_raw, INNER)
         figures = []
         for matrix_used, num in ((matrix, 1), (matrix, 4), (small, 128)):
             x = rng.standard_normal((num, INNER)).astype(np.float32)
@@ -64,7 +65,8 @@ def main():
         bandwidth = _native.measure_bandwidth(ctx, args.mib << 20, 3)
         rate = rows * row_bytes / figures[0]
         print(
-            f"{name:8} {rate / 1e9:6.1f} {rate / bandwidth:6.0%} {rows * INNER / figures[0] / 1e9:6.1f}"
+            f"{name:8} {rate / 1e9:6.1f} {rate / bandwidth:6.0%}"
+            f" {rows * INNER / figures[0] / 1e9:6.1f}"
             f" {figures[1] / figures[0]:6.2f}x {few * INNER * 128 / figures[2] / 1e9:17.0f}",
             flush=True,
         )

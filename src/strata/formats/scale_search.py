@@ -29,7 +29,8 @@ def ratio(numerator: Floats | float, denominator: Floats) -> Floats:
 def signed_peak(x: Floats) -> Floats:
     """[groups]: the weight of largest magnitude, with its sign."""
     top, bottom = x.max(axis=0), x.min(axis=0)
-    return np.where(top >= -bottom, top, bottom)
+    peak: Floats = np.where(top >= -bottom, top, bottom)
+    return peak
 
 
 def rounded(low: int, high: int) -> Callable[[Floats], Floats]:

@@ -7,8 +7,8 @@ equality of bits: every block format, instruction set, number of rows and of thr
 import numpy as np
 import pytest
 
-from strata import _native
 import strata.cpu.native  # noqa: F401 - hands the kernels their tables
+from strata import _native
 from strata.formats.block_formats import FORMATS
 from strata.reference.expert_numerics import (
     StoredMatrix,
@@ -28,7 +28,7 @@ def random_rows(rng, name, rows, inner):
     block = FORMATS[name]
     raw = rng.integers(0, 256, (rows, block.row_bytes(inner)), dtype=np.uint8)
     blocks = raw.reshape(rows, -1, block.block_bytes)
-    scale = (rng.standard_normal(blocks.shape[:2] + (2,)) * 0.02).astype(np.float16).view(np.uint8)
+    scale = (rng.standard_normal((*blocks.shape[:2], 2)) * 0.02).astype(np.float16).view(np.uint8)
     places = {
         "Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_K": (0, 2), "Q5_K": (0, 2),
         "Q4_1": (0, 2), "Q5_1": (0, 2),
@@ -125,13 +125,16 @@ def test_float_rows_of_any_length(isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("formats", [("Q4_K", "Q4_K", "Q5_1"), ("IQ3_S", "Q6_K", "IQ4_NL"), ("F32", "BF16", "F16")])
+@pytest.mark.parametrize(
+    "formats", [("Q4_K", "Q4_K", "Q5_1"), ("IQ3_S", "Q6_K", "IQ4_NL"), ("F32", "BF16", "F16")]
+)
 def test_experts_equal_numpy(formats, isa):
     rng = np.random.default_rng(17)
     num, hidden, size, top_k, rows = 6, 256, 64, 3, 5
     shapes = ((size, hidden), (size, hidden), (hidden, size))
     stacks = [
-        [random_rows(rng, name, *shape) for _ in range(num)] for name, shape in zip(formats, shapes, strict=True)
+        [random_rows(rng, name, *shape) for _ in range(num)]
+        for name, shape in zip(formats, shapes, strict=True)
     ]
     ids = np.stack([rng.permutation(num)[:top_k] for _ in range(rows)]).astype(np.int32)
     weights = rng.random((rows, top_k)).astype(np.float32)
@@ -148,14 +151,24 @@ def test_experts_equal_numpy(formats, isa):
     _native.experts(ctx, routed, x, ids, weights, shared, sigmoid_f32(gate_logit), out)
     for i in range(rows):
         matrices = [
-            [StoredMatrix(name, stack[e]) for name, stack in zip(formats, stacks, strict=True)] for e in range(num)
+            [StoredMatrix(name, stack[e]) for name, stack in zip(formats, stacks, strict=True)]
+            for e in range(num)
         ]
         outputs = [expert_mlp(x[i : i + 1], *matrices[e], "test")[0] for e in ids[i]]
-        expected = combine(outputs, weights[i], expert_mlp(x[i : i + 1], *matrices[0], "test")[0], gate_logit[i])
+        expected = combine(
+            outputs, weights[i], expert_mlp(x[i : i + 1], *matrices[0], "test")[0], gate_logit[i]
+        )
         assert same_bits(out[i], expected), i
         alone = np.empty((1, hidden), np.float32)
         _native.experts(
-            ctx, routed, x[i : i + 1], ids[i : i + 1], weights[i : i + 1], shared, sigmoid_f32(gate_logit[i : i + 1]), alone
+            ctx,
+            routed,
+            x[i : i + 1],
+            ids[i : i + 1],
+            weights[i : i + 1],
+            shared,
+            sigmoid_f32(gate_logit[i : i + 1]),
+            alone,
         )
         assert same_bits(alone[0], out[i])
 

@@ -1,0 +1,61 @@
+"""The project's own rules, run with the tests: style, types, layers, sizes, documents."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import strata
+
+ROOT = Path(__file__).resolve().parents[1]
+MAX_MODULE_LINES = 400
+
+
+def run_tool(*command):
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("arguments", [("check", "."), ("format", "--check", ".")])
+def test_ruff(arguments):
+    run_tool(sys.executable, "-m", "ruff", *arguments)
+
+
+def test_types():
+    run_tool(sys.executable, "-m", "mypy")
+
+
+def test_layers():
+    # The tool has no module to run; its command lies beside the interpreter.
+    run_tool(str(Path(sys.executable).with_name("lint-imports")))
+
+
+def test_modules_are_small():
+    sizes = {p: len(p.read_text().splitlines()) for p in (ROOT / "src").rglob("*.py")}
+    assert len(sizes) > 40
+    assert [str(p) for p, lines in sizes.items() if lines > MAX_MODULE_LINES] == []
+
+
+def test_links_in_docs_lead_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    broken = [
+        f"{page.name}: {link}"
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+        if not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_version_is_in_changelog():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_public_names():
+    assert sorted(strata.__all__) == list(strata.__all__)
+    for name in strata.__all__:
+        assert getattr(strata, name) is not None
