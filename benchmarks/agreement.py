@@ -18,7 +18,7 @@ import numpy as np
 from strata.engine.agreement import Agreement, logits_along
 from strata.engine.build import num_threads, open_parts
 from strata.engine.model_file import open_file
-from strata.engine.rival import LlamaCpp, RivalOptions, describe_build
+from strata.engine.rival import LlamaCpp, RivalOptions
 from strata.errors import StrataError
 from strata.settings import Settings
 from strata.text.tokenizer import Tokenizer
@@ -84,6 +84,7 @@ def compare(args: argparse.Namespace) -> str:
     rival = LlamaCpp(
         RivalOptions(
             model=first_file,
+            vocab_size=vocab_size,
             threads=num_threads(settings),
             context_len=context_len,
             has_flash_attention=False,
@@ -93,7 +94,7 @@ def compare(args: argparse.Namespace) -> str:
     session = parts.model.new_session(context_len)
     theirs, ours = [], []
     for prompt in prompts:
-        logprobs, answer = rival.greedy(prompt.tolist(), args.answer, vocab_size, banned=banned)
+        logprobs, answer = rival.greedy(prompt.tolist(), args.answer, banned=banned)
         theirs.append(logprobs)
         ours.append(logits_along(session, prompt, answer))
     result = Agreement.of(np.concatenate(theirs), np.concatenate(ours))
@@ -101,7 +102,7 @@ def compare(args: argparse.Namespace) -> str:
     return (
         f"{result.num_positions} positions: mean KL {result.mean_kl:.2e}, "
         f"largest {result.max_kl:.2e}, argmax {100 * result.argmax_share:.2f} % "
-        f"({describe_build()})"
+        f"({rival.description})"
     )
 
 

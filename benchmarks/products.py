@@ -3,7 +3,8 @@
     python benchmarks/products.py [--threads 2] [--isa avx512] [--formats Q8_0,Q4_K]
 
 Weights are larger than the last-level cache; each figure is the median of several passes. Bandwidth
-is measured in the same run, so the share holds on a machine whose speed drifts.
+is measured between passes and the share is the median of their ratios, so that it holds on a machine
+whose speed drifts.
 """
 
 import argparse
@@ -19,13 +20,14 @@ INNER = 2560
 PLAIN_TENSORS = ("I8", "I16", "I32", "I64", "F64")
 
 
-def median_time(call, passes):
-    times = []
-    for _ in range(passes):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return sorted(times)[len(times) // 2]
+def timed(call):
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
 
 
 def main():
@@ -61,11 +63,18 @@ def main():
                 _native.product(ctx, [m], x, [out])
 
             call()
-            figures.append(median_time(call, args.passes))
-        bandwidth = _native.measure_bandwidth(ctx, args.mib << 20, 3)
+            times, rates = [], []
+            for _ in range(args.passes):
+                times.append(timed(call))
+                if num == 1:
+                    rates.append(_native.measure_bandwidth(ctx, args.mib << 20, 1))
+            figures.append(median(times))
+            if num == 1:
+                pairs = zip(times, rates, strict=True)
+                share = median(rows * row_bytes / seconds / rate for seconds, rate in pairs)
         rate = rows * row_bytes / figures[0]
         print(
-            f"{name:8} {rate / 1e9:6.1f} {rate / bandwidth:6.0%}"
+            f"{name:8} {rate / 1e9:6.1f} {share:6.0%}"
             f" {rows * INNER / figures[0] / 1e9:6.1f}"
             f" {figures[1] / figures[0]:6.2f}x {few * INNER * 128 / figures[2] / 1e9:17.0f}",
             flush=True,

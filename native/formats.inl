@@ -267,10 +267,14 @@ struct FormatQ6_K : Traits<Q6_K, 32, false, 1, 2> {
     template <class B> static inline void block(const uint8_t *u, int part, const Head &h, int b, B &o) {
         o.w[0] = h.d;
         for (int half = 0; half < 2; half++) o.s[half] = load_s8(u + 32 + 16 * (2 * b + half), part);
-        Bytes high[8];
-        unpack_two_bits(u + 288 + 128 * b, part, high);
-        unpack_nibbles(u + 1312 + 256 * b, part, o.codes);
-        for (int k = 0; k < 8; k++) o.codes[k] = badd(o.codes[k], (Bytes)ishl((Ints)high[k], 4));
+        for (int q = 0; q < 2; q++) {
+            const Bytes high = load_codes(u + 288 + 64 * (2 * b + q), part);
+            const Bytes at_four[4] = {shift_left<4>(high), shift_left<2>(high), high, shift_right<2>(high)};
+            for (int p = 0; p < 4; p++) {
+                const Bytes v = load_codes(u + 1312 + 64 * (4 * b + p), part);
+                o.codes[4 * q + p] = low_four_of(q ? shift_right<4>(v) : v, at_four[p], 0x3f);
+            }
+        }
     }
 };
 

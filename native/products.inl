@@ -98,7 +98,7 @@ template <class F, int T>
 void panel_direct(const uint8_t *panel, int part, const Tile &tile, float *out, int64_t out_stride, int num_rows) {
     const int64_t blocks = tile.a->inner / 32;
     constexpr int PER_UNIT = F::UNIT / 32;
-    constexpr int64_t UNIT_BYTES = (int64_t)PANEL_ROWS * F::UNIT_BYTES;
+    constexpr int64_t UNIT_BYTES = (int64_t)PANEL_ROWS * F::UNIT_BYTES, LINES = (UNIT_BYTES + 63) / 64;
     Floats acc[T], g[T];
     Token at[T];
     int64_t steps[T];
@@ -114,9 +114,11 @@ void panel_direct(const uint8_t *panel, int part, const Tile &tile, float *out, 
         for (int64_t b = group; b < end; b += PER_UNIT, panel += UNIT_BYTES) {
             typename F::Head head;
             F::head(panel, part, head);
-            if constexpr (ROWS == PANEL_ROWS)
-                for (int64_t line = 0; line < UNIT_BYTES; line += 64) prefetch(panel + PREFETCH_BYTES + line);
             for (int j = 0; j < PER_UNIT; j++) {
+                // Spread over the blocks: a core can wait for some twenty lines at a time.
+                if constexpr (ROWS == PANEL_ROWS)
+                    for (int64_t line = j * LINES / PER_UNIT; line < (j + 1) * LINES / PER_UNIT; line++)
+                        prefetch(panel + PREFETCH_BYTES + 64 * line);
                 Block block;
                 F::block(panel, part, head, j, block);
                 for (int t = 0; t < T; t++) {

@@ -102,6 +102,12 @@ inline Bytes high_nibbles(Bytes v) { return _mm256_and_si256(_mm256_srli_epi32(v
 template <int SHIFT> inline Bytes two_bits(Bytes v) {
     return _mm256_and_si256(_mm256_srli_epi32(v, SHIFT), bset(3));
 }
+template <int N> inline Bytes shift_left(Bytes v) { return _mm256_slli_epi32(v, N); } // bits cross bytes
+template <int N> inline Bytes shift_right(Bytes v) { return _mm256_srli_epi32(v, N); }
+// Bits 0..3 of each byte of low, 4..7 of high, as far as `keep` has them.
+inline Bytes low_four_of(Bytes low, Bytes high, uint8_t keep) {
+    return _mm256_and_si256(_mm256_or_si256(low_nibbles(low), _mm256_andnot_si256(bset(15), high)), bset(keep));
+}
 // 0xff in every byte whose bit is set: bit 4r+i belongs to byte i of row r.
 inline Bytes expand_mask(Mask m) {
     const Bytes source = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2,

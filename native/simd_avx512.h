@@ -94,6 +94,12 @@ inline Bytes high_nibbles(Bytes v) { return _mm512_and_si512(_mm512_srli_epi32(v
 template <int SHIFT> inline Bytes two_bits(Bytes v) {
     return _mm512_and_si512(_mm512_srli_epi32(v, SHIFT), bset(3));
 }
+template <int N> inline Bytes shift_left(Bytes v) { return _mm512_slli_epi32(v, N); } // bits cross bytes
+template <int N> inline Bytes shift_right(Bytes v) { return _mm512_srli_epi32(v, N); }
+// Bits 0..3 of each byte of low, 4..7 of high, as far as `keep` has them.
+inline Bytes low_four_of(Bytes low, Bytes high, uint8_t keep) {
+    return _mm512_and_si512(_mm512_ternarylogic_epi32(bset(15), low, high, 0xca), bset(keep));
+}
 // Codes plus `value` where the mask has a bit; `twice_bias` minus codes where it has one.
 inline Bytes add_where(Bytes v, Mask m, uint8_t value) { return _mm512_mask_add_epi8(v, m, v, bset(value)); }
 inline Bytes negate_where(Bytes v, Mask m, uint8_t twice_bias) {

@@ -92,6 +92,12 @@ inline Bytes badd(Bytes a, Bytes b) {
 inline Bytes low_nibbles(Bytes v) { return v & 0x0f0f0f0fu; }
 inline Bytes high_nibbles(Bytes v) { return v >> 4 & 0x0f0f0f0fu; }
 template <int SHIFT> inline Bytes two_bits(Bytes v) { return v >> SHIFT & 0x03030303u; }
+template <int N> inline Bytes shift_left(Bytes v) { return v << N; } // bits cross bytes
+template <int N> inline Bytes shift_right(Bytes v) { return v >> N; }
+// Bits 0..3 of each byte of low, 4..7 of high, as far as `keep` has them.
+inline Bytes low_four_of(Bytes low, Bytes high, uint8_t keep) {
+    return (low_nibbles(low) | (high & 0xf0f0f0f0u)) & bset(keep);
+}
 inline Bytes add_where(Bytes v, Mask m, uint8_t value) {
     return each_byte(v, [=](uint8_t c, int i) { return m >> i & 1 ? c + value : c; });
 }

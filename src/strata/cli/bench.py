@@ -24,7 +24,7 @@ from strata.engine.bench import (
     random_prompt,
 )
 from strata.engine.build import machine_bandwidth, model_path, num_threads, open_parts
-from strata.engine.comparison import Comparison, compare
+from strata.engine.comparison import Comparison, RivalBuild, compare, rival_builds
 from strata.engine.model_file import open_file
 from strata.errors import SettingsError
 from strata.settings import Settings
@@ -35,6 +35,8 @@ PROBE_S = 0.5
 # A machine at rest does something now and then.
 MOST_BUSY_SHARE = 0.1
 RIVALS = ("llama.cpp",)
+# Above this one of the two engines is wrong, and its speed means nothing.
+MOST_KL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,16 @@ def command(
     against: Annotated[
         str | None, typer.Option(help="Measure this engine too, in turns: llama.cpp.")
     ] = None,
+    rival_python: Annotated[
+        Path | None,
+        typer.Option(help="With --against: a Python that has llama-cpp-python, to try its build."),
+    ] = None,
 ) -> None:
     """Measure prompt and decode speed, memory, and the share of the memory's bandwidth."""
     if against is not None and against not in RIVALS:
         raise SettingsError(f"cannot measure against {against!r}.\n  Try: --against {RIVALS[0]}")
+    if rival_python is not None and against is None:
+        raise SettingsError("--rival-python needs a rival.\n  Try: --against llama.cpp")
     plan = Plan(prompt_tokens, decode_tokens, rounds)
     console = Console(highlight=False, soft_wrap=True)
     busy = busy_share(PROBE_S)
@@ -72,7 +80,8 @@ def command(
         if against is None:
             report = _bench_alone(settings, plan, console)
         else:
-            report = _bench_against(settings, plan, console)
+            builds = rival_builds(None if rival_python is None else str(rival_python))
+            report = _bench_against(settings, plan, console, builds)
     report["busy_share_before"] = busy
     if json_out is not None:
         json_out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -100,7 +109,9 @@ def _bench_alone(settings: Settings, plan: Plan, console: Console) -> dict[str, 
     return report
 
 
-def _bench_against(settings: Settings, plan: Plan, console: Console) -> dict[str, Any]:
+def _bench_against(
+    settings: Settings, plan: Plan, console: Console, builds: Sequence[RivalBuild]
+) -> dict[str, Any]:
     path, per_token, vocab_size = _file_facts(settings, plan)
     threads = num_threads(settings)
     bandwidth = machine_bandwidth(threads)
@@ -110,6 +121,8 @@ def _bench_against(settings: Settings, plan: Plan, console: Console) -> dict[str
             path,
             settings,
             threads=threads,
+            vocab_size=vocab_size,
+            builds=builds,
             prompt=prompt.tolist(),
             num_decode=plan.decode_tokens,
             num_rounds=plan.rounds,
@@ -120,6 +133,7 @@ def _bench_against(settings: Settings, plan: Plan, console: Console) -> dict[str
     report["rival"] = {
         "build": comparison.rival_build,
         "flash_attention": comparison.has_flash_attention,
+        "kl": comparison.kl,
         "peak_bytes": comparison.rival_peak_bytes,
         "rounds": [item.as_dict() for item in comparison.theirs],
         **asdict(Medians.of(comparison.theirs)),
@@ -193,8 +207,13 @@ def _print_against(
     console: Console, comparison: Comparison, per_token: TokenBytes, bandwidth: float
 ) -> None:
     flash = "on" if comparison.has_flash_attention else "off"
-    build = f"against {comparison.rival_build}, flash attention {flash} (the faster)"
+    build = f"against {comparison.rival_build}, flash attention {flash} (the fastest tried)"
     console.print(build, markup=False)
+    if comparison.kl is None:
+        console.print("llama.cpp gave no distribution to check its results by")
+    else:
+        verdict = "" if comparison.kl <= MOST_KL else "; one of them is wrong"
+        console.print(f"KL of the two engines after a short prompt: {comparison.kl:.1e}{verdict}")
     ours, theirs = Medians.of(comparison.ours), Medians.of(comparison.theirs)
     table = Table(box=None, pad_edge=False)
     table.add_column("")

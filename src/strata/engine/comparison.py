@@ -1,14 +1,19 @@
 """Two engines on one file, in turns: rounds A B A B, each engine in its own process.
 
-Owns the order of rounds and the choice of the rival's faster setting.
+Owns the order of rounds and the choice of the rival's fastest build and setting.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from strata.engine.agreement import Agreement
 from strata.engine.bench_worker import LLAMA_CPP, STRATA, Worker
+from strata.engine.rival import XLLAMACPP
+from strata.engine.rival_source import LLAMA_CPP_PYTHON
+from strata.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +26,33 @@ if TYPE_CHECKING:
 # Enough to tell which of two settings is faster; a slow rival takes minutes for a whole round.
 SHORT_PROMPT = 128
 SHORT_DECODE = 16
+# Some builds compute wrong results from 32 rows on; this prompt shows it.
+CHECK_PROMPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RivalBuild:
+    """One llama.cpp: the package that holds it, and the interpreter if it is not this one."""
+
+    library: str
+    python: str | None = None
+
+
+def rival_builds(python: str | None = None) -> list[RivalBuild]:
+    """Every llama.cpp that can be measured here, and that of another interpreter if named.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    builds = [RivalBuild(name) for name in (XLLAMACPP, LLAMA_CPP_PYTHON) if find_spec(name)]
+    if python is not None:
+        builds.append(RivalBuild(LLAMA_CPP_PYTHON, python))
+    if not builds:
+        raise DeviceError(
+            "llama.cpp is not installed, so there is nothing to compare with.\n"
+            "  Try: pip install xllamacpp"
+        )
+    return builds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +65,8 @@ class Comparison:
     rival_peak_bytes: int
     rival_build: str
     has_flash_attention: bool
+    # KL of the next-token distributions after a short prompt; None if llama.cpp gave none.
+    kl: float | None
 
     @property
     def prompt_ratios(self) -> list[float]:
@@ -52,6 +86,8 @@ def compare(
     settings: Settings,
     *,
     threads: int,
+    vocab_size: int,
+    builds: Sequence[RivalBuild],
     prompt: list[int],
     num_decode: int,
     num_rounds: int,
@@ -59,14 +95,15 @@ def compare(
 ) -> Comparison:
     """Both engines measured in turns on the same file, prompt and number of threads.
 
-    The rival is tried with flash attention off and on, in short rounds, and the setting that
-    answers sooner is kept. Both engines stay loaded; the one that waits uses no processor.
+    Every build of the rival is tried with flash attention off and on, in short rounds, and the
+    one that answers sooner is kept. Both engines stay loaded; the one that waits uses no processor.
 
     Args:
+        builds: of the rival, at least one.
         prompt: token ids.
         on_progress: called with (rounds done, rounds in all), warm-up included.
     """
-    num_steps = 2 * num_rounds + 6
+    num_steps = 2 * num_rounds + 2 + 4 * len(builds)
     done = 0
 
     def one_round(worker: Worker, *, is_short: bool = False) -> tuple[Measurement, int]:
@@ -87,36 +124,50 @@ def compare(
     }
     our_settings |= {"model": str(path), "threads": threads, "context_len": context_len}
 
-    def open_rival(has_flash: bool) -> Worker:  # noqa: FBT001
+    def open_rival(build: RivalBuild, has_flash: bool) -> Worker:  # noqa: FBT001
         return Worker(
             LLAMA_CPP,
+            python=build.python,
+            library=build.library,
             model=str(path),
+            vocab_size=vocab_size,
             threads=threads,
             context_len=context_len,
             has_flash_attention=has_flash,
             kv_format=settings.kv_format,
         )
 
-    seconds: dict[bool, float] = {}
-    for has_flash in (False, True):
-        with open_rival(has_flash) as candidate:
+    seconds: dict[tuple[RivalBuild, bool], float] = {}
+    for choice in ((build, has_flash) for build in builds for has_flash in (False, True)):
+        with open_rival(*choice) as candidate:
             # The first round pays for page faults.
             one_round(candidate, is_short=True)
             warm, _peak = one_round(candidate, is_short=True)
-            seconds[has_flash] = warm.prompt_s + warm.decode_s
-    has_flash = seconds[True] < seconds[False]
-    with open_rival(has_flash) as rival, Worker(STRATA, settings=our_settings) as own:
+            seconds[choice] = warm.prompt_s + warm.decode_s
+    best = min(seconds, key=lambda choice: seconds[choice])
+    with open_rival(*best) as rival, Worker(STRATA, settings=our_settings) as own:
         one_round(rival)
         one_round(own)
         ours, theirs = [], []
         for _ in range(num_rounds):
             ours.append(one_round(own))
             theirs.append(one_round(rival))
+        kl = _divergence(rival, own, prompt[:CHECK_PROMPT])
     return Comparison(
         ours=[item for item, _peak in ours],
         theirs=[item for item, _peak in theirs],
         our_peak_bytes=ours[-1][1],
         rival_peak_bytes=theirs[-1][1],
         rival_build=rival.description,
-        has_flash_attention=has_flash,
+        has_flash_attention=best[1],
+        kl=kl,
     )
+
+
+def _divergence(rival: Worker, own: Worker, prompt: list[int]) -> float | None:
+    try:
+        theirs = rival.next_logits(prompt)
+    except DeviceError:
+        # The server of one build drops tokens that are not whole characters.
+        return None
+    return Agreement.of(theirs[None], own.next_logits(prompt)[None]).mean_kl

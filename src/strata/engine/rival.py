@@ -1,7 +1,8 @@
 """llama.cpp measured and asked for logits, through the ``xllamacpp`` wheel. Optional.
 
-The only place that knows another engine. It runs in its own process (``engine.bench_worker``), so
-that neither engine's threads or memory disturb the other.
+Owns what is common to all builds, and this one. Another engine is known here and in
+``rival_source`` only. It is measured in its own process (``engine.bench_worker``), so that neither
+engine's threads or memory disturb the other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from strata.engine.session import Logits, Tokens
 
-_STEP_TOKENS = 512  # n_batch and n_ubatch; the engine's own default is the same
+XLLAMACPP = "xllamacpp"
+STEP_TOKENS = 512  # n_batch and n_ubatch; the engine's own default is the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class RivalOptions:
     """How llama.cpp is set up."""
 
     model: Path
+    vocab_size: int
     threads: int
     context_len: int
     has_flash_attention: bool
@@ -40,10 +43,16 @@ class LlamaCpp:
 
     def __init__(self, options: RivalOptions) -> None:
         library = _library()
+        self._vocab_size = options.vocab_size
+        self.description = (
+            f"{XLLAMACPP} {library.__version__} "
+            f"({library.BUILD_INFO.get('compiler', 'unknown compiler')}; "
+            f"{features_of(library.get_system_info())})"
+        )
         params = library.CommonParams()
         params.model.path = str(options.model)
         params.n_ctx = options.context_len
-        params.n_batch = params.n_ubatch = _STEP_TOKENS
+        params.n_batch = params.n_ubatch = STEP_TOKENS
         params.cpuparams.n_threads = options.threads
         params.cpuparams_batch.n_threads = options.threads
         params.n_parallel = 1
@@ -76,7 +85,7 @@ class LlamaCpp:
         )
 
     def greedy(
-        self, prompt: list[int], num_tokens: int, vocab_size: int, *, banned: Sequence[int] = ()
+        self, prompt: list[int], num_tokens: int, *, banned: Sequence[int] = ()
     ) -> tuple[Logits, Tokens]:
         """Log probabilities [num_tokens, V] of a greedy answer, and its ids [num_tokens] int32.
 
@@ -85,7 +94,6 @@ class LlamaCpp:
         Args:
             prompt: token ids.
             num_tokens: of the answer; end tokens are never picked.
-            vocab_size: V.
             banned: ids never picked. Tokens that are not whole characters must be among them:
                 the server reports no distribution for those.
 
@@ -93,18 +101,29 @@ class LlamaCpp:
             DeviceError: a distribution is missing.
         """
         bias = [[token, False] for token in banned]
-        answer = self._complete(prompt, num_tokens, {"logprobs": vocab_size, "logit_bias": bias})
+        answer = self._complete(
+            prompt, num_tokens, {"logprobs": self._vocab_size, "logit_bias": bias}
+        )
         steps = answer["choices"][0]["logprobs"]["content"]
         if len(steps) != num_tokens:
             raise DeviceError(
                 f"llama.cpp gave {len(steps)} of {num_tokens} distributions.\n"
                 "  Try: ban tokens that are not whole characters."
             )
-        rows = np.full((len(steps), vocab_size), -np.inf, dtype=np.float32)
+        rows = np.full((len(steps), self._vocab_size), -np.inf, dtype=np.float32)
         for row, step in zip(rows, steps, strict=True):
             for item in step["top_logprobs"]:
                 row[item["id"]] = item["logprob"]
         return rows, np.array([step["id"] for step in steps], dtype=np.int32)
+
+    def next_logits(self, prompt: list[int]) -> Logits:
+        """Log probabilities [V] after a prompt.
+
+        Raises:
+            DeviceError: the likeliest token is not a whole character; see ``greedy``.
+        """
+        rows, _ids = self.greedy(prompt, 1)
+        return rows.reshape(-1)
 
     def _complete(self, prompt: list[int], num_tokens: int, extra: dict[str, object]) -> Any:
         request = {
@@ -123,14 +142,10 @@ class LlamaCpp:
         return answer
 
 
-def describe_build() -> str:
-    """Version and processor features of the llama.cpp that is measured."""
-    library = _library()
-    features = " ".join(
-        part.split("=")[0].strip() for part in library.get_system_info().split("|") if "= 1" in part
-    ).replace("CPU : ", "")
-    compiler = library.BUILD_INFO.get("compiler", "unknown compiler")
-    return f"xllamacpp {library.__version__} ({compiler}; {features})"
+def features_of(system_info: str) -> str:
+    """Processor features that a build of llama.cpp uses, from its own line about itself."""
+    parts = system_info.replace("CPU :", "").split("|")
+    return " ".join(part.split("=")[0].strip() for part in parts if "= 1" in part)
 
 
 def _library() -> Any:

@@ -137,7 +137,7 @@ _TINY = SynthGeometry(
     hc_rank=32, gdn_key_heads=2, gdn_value_heads=4, gdn_head_dim=64, num_heads=4, num_kv_heads=2,
     head_dim=64, rope_dim=32, rope_base=1e4, index_heads=2, index_dim=64, index_budget=64,
     num_experts=8, top_k=2, expert_size=256, shared_expert_size=256, heads_per_ngram=2,
-    ngram_row_size=64, ngram_rows_per_head=1000, successor_margin=4.0,
+    ngram_row_size=64, ngram_rows_per_head=1000, successor_margin=5.0,
 )  # fmt: skip
 
 GEOMETRIES: Mapping[str, SynthGeometry] = MappingProxyType(
@@ -213,6 +213,8 @@ _GAINS = {
     Role.HC_ATTN_INJECT: 4.0, Role.HC_FFN_INJECT: 4.0,
     Role.EXPERTS_GATE: 2.0, Role.EXPERTS_UP: 2.0, Role.EXPERTS_DOWN: 2.0,
     Role.SHARED_GATE: 2.0, Role.SHARED_UP: 2.0, Role.GDN_BETA: 2.0,
+    # Values of many cells cancel where they are averaged.
+    Role.ATTN_OUT: 4.0,
 }  # fmt: skip
 _UNIT_ROWS = (Role.EMBEDDING, Role.NGRAM_TABLE)
 # The last product of each block that adds to the residual.

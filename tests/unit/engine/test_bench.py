@@ -55,7 +55,7 @@ def test_medians_and_ratios_by_hand():
     ours = [round_of(1.0, 1.0), round_of(2.0, 2.0), round_of(4.0, 0.5)]
     theirs = [round_of(2.0, 2.0), round_of(2.0, 1.0), round_of(2.0, 1.0)]
     assert Medians.of(ours) == Medians(50.0, 10.0, 2.0)
-    comparison = Comparison(ours, theirs, 0, 0, "", has_flash_attention=False)
+    comparison = Comparison(ours, theirs, 0, 0, "", has_flash_attention=False, kl=None)
     assert comparison.prompt_ratios == [2.0, 1.0, 0.5]
     assert comparison.decode_ratios == [2.0, 0.5, 2.0]
 
