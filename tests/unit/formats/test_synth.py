@@ -29,8 +29,8 @@ from strata.text.tokenizer import Tokenizer
 
 TINY = GEOMETRIES["tiny"]
 WEIGHTS = [name for name, fmt in FORMATS.items() if fmt.is_weights and name != "F64"]
-# Few tokens, so that every probable one is a byte or a word with text.
-SMALL = dataclasses.replace(TINY, vocab_size=LEAST_VOCAB)
+# Few tokens, so that every probable one is a byte or a word with text; none is expected.
+SMALL = dataclasses.replace(TINY, vocab_size=LEAST_VOCAB, successor_margin=0.0)
 
 
 @pytest.mark.parametrize("std", [0.02, 1.0])
@@ -209,6 +209,42 @@ def test_vocabulary_is_readable_and_padded():
     assert tokens[-1] == "[PAD4999]"
     assert np.count_nonzero(kinds == 5) == 16
     assert tokens[1000].startswith("Ġ")
+
+
+def test_head_leans_towards_one_successor_of_each_token(tmp_path):
+    """Cosine of a token's embedding and its successor's row: the margin over root(D).
+
+    Chance makes another row the nearest for a few tokens; without a margin, two in five are shared.
+    """
+    for margin in (0.0, 5.0):
+        geometry = dataclasses.replace(TINY, successor_margin=margin)
+        synthesize(tmp_path / f"{margin}.gguf", geometry, MIXES["iq3_s"])
+        with open_model(tmp_path / f"{margin}.gguf") as index:
+            rows = [index.array(name) for name in ("token_embd.weight", "output.weight")]
+        embedding, head = (row / np.linalg.norm(row, axis=1, keepdims=True) for row in rows)
+        cosines = embedding @ head.T
+        best = cosines.argmax(axis=1)
+        expected = margin / np.sqrt(TINY.hidden_size)
+        if margin:
+            assert len(set(best.tolist())) > 0.9 * TINY.vocab_size
+            assert np.mean(cosines.max(axis=1)) == pytest.approx(expected, rel=0.1)
+        others = cosines[np.arange(len(best)) != best[:, None]]
+        assert others.std() == pytest.approx(1 / np.sqrt(TINY.hidden_size), rel=0.1)
+
+
+def test_branch_gain_scales_the_ends_of_blocks_alone(tmp_path):
+    names = {"blk.0.ssm_out.weight", "blk.1.ple_value.weight", "blk.3.attn_output.weight"}
+    names |= {
+        f"blk.{layer}.ffn_down_{kind}.weight" for layer in range(4) for kind in ("exps", "shexp")
+    }
+    names |= {f"blk.{layer}.ssm_out.weight" for layer in range(3)}
+    for gain in (0.1, 0.4):
+        geometry = dataclasses.replace(TINY, branch_gain=gain)
+        synthesize(tmp_path / f"{gain}.gguf", geometry, uniform_mix("F32"))
+    with open_model(tmp_path / "0.1.gguf") as low, open_model(tmp_path / "0.4.gguf") as high:
+        for name in low:
+            ratio = high.array(name).std() / low.array(name).std()
+            assert ratio == pytest.approx(4.0 if name in names else 1.0), name
 
 
 @pytest.mark.parametrize("mix", [*MIXES, "preset:q8_0", *WEIGHTS])

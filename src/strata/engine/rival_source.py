@@ -1,0 +1,101 @@
+"""llama.cpp measured through ``llama-cpp-python``, which is built from source. Optional.
+
+Its build knows the processor it runs on, which the wheel of ``engine.rival`` does not: the faster
+rival. Uses the C functions alone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strata.engine.bench import Measurement
+from strata.engine.rival import STEP_TOKENS, RivalOptions, features_of
+from strata.errors import CheckpointError, DeviceError
+
+if TYPE_CHECKING:
+    from strata.engine.session import Logits
+
+LLAMA_CPP_PYTHON = "llama_cpp"
+
+
+class SourceLlamaCpp:
+    """One model loaded in this process, one conversation."""
+
+    def __init__(self, options: RivalOptions) -> None:
+        library = self._library = _library()
+        library.llama_backend_init()
+        system_info = library.llama_print_system_info().decode()
+        self.description = f"llama-cpp-python {library.__version__} ({features_of(system_info)})"
+        self._model = library.llama_model_load_from_file(
+            str(options.model).encode(), library.llama_model_default_params()
+        )
+        params = library.llama_context_default_params()
+        params.n_ctx = options.context_len
+        params.n_batch = params.n_ubatch = STEP_TOKENS
+        params.n_seq_max = 1
+        params.n_threads = params.n_threads_batch = options.threads
+        params.flash_attn_type = int(options.has_flash_attention)
+        # Numbers of ggml's table of types.
+        params.type_k = params.type_v = {"f32": 0, "f16": 1}[options.kv_format]
+        self._context = library.llama_init_from_model(self._model, params) if self._model else None
+        if not self._context:
+            raise CheckpointError(
+                f"llama.cpp cannot load the file.\n  file: {options.model}\n"
+                "  Try: a build that knows the architecture and the formats of the file."
+            )
+        vocabulary = library.llama_model_get_vocab(self._model)
+        self._vocab_size = int(library.llama_vocab_n_tokens(vocabulary))
+
+    def measure(self, prompt: list[int], num_decode: int) -> Measurement:
+        """One round by the wall clock; tokens are picked greedily."""
+        started_s = time.perf_counter()
+        logits = self._read(prompt)
+        prompt_s = time.perf_counter() - started_s
+        token = int(logits.argmax())
+        first_s = time.perf_counter()
+        for _ in range(num_decode):
+            token = int(self._step([token]).argmax())
+        return Measurement(
+            prompt_tokens=len(prompt),
+            prompt_s=prompt_s,
+            decode_tokens=num_decode,
+            decode_s=time.perf_counter() - first_s,
+            ttft_s=first_s - started_s,
+        )
+
+    def next_logits(self, prompt: list[int]) -> Logits:
+        """Logits [V] after a prompt."""
+        return self._read(prompt).copy()
+
+    def _read(self, prompt: list[int]) -> Logits:
+        """Forgets the conversation and reads another; logits [V] of its last token."""
+        library = self._library
+        library.llama_memory_clear(library.llama_get_memory(self._context), True)
+        for first in range(0, len(prompt), STEP_TOKENS):
+            logits = self._step(prompt[first : first + STEP_TOKENS])
+        return logits
+
+    def _step(self, tokens: list[int]) -> Logits:
+        """Logits [V] of the last token; a view that the next step overwrites."""
+        library = self._library
+        ids = (library.llama_token * len(tokens))(*tokens)
+        status = library.llama_decode(self._context, library.llama_batch_get_one(ids, len(tokens)))
+        if status:
+            raise DeviceError(f"llama.cpp could not decode (status {status}).")
+        # Waits for the result, so it belongs to the time of the step.
+        pointer = library.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(pointer, (self._vocab_size,))
+
+
+def _library() -> Any:
+    try:
+        import llama_cpp
+    except ImportError as error:
+        raise DeviceError(
+            "llama-cpp-python is not installed in this interpreter.\n"
+            "  Try: CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python"
+        ) from error
+    return llama_cpp
