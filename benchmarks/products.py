@@ -2,9 +2,9 @@
 
     python benchmarks/products.py [--threads 2] [--isa avx512] [--formats Q8_0,Q4_K]
 
-Weights are larger than the last-level cache; each figure is the median of several passes. Bandwidth
-is measured between passes and the share is the median of their ratios, so that it holds on a machine
-whose speed drifts.
+Weights are larger than the last-level cache; each figure is the median of several passes.
+Bandwidth is measured between passes and the share is the median of their ratios, so that it
+holds on a machine whose speed drifts.
 """
 
 import argparse
@@ -27,7 +27,8 @@ def timed(call):
 
 
 def median(values):
-    return sorted(values)[len(values) // 2]
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
 
 
 def main():
