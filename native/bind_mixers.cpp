@@ -268,11 +268,12 @@ void run_qsa(QsaLayer &layer, Context &ctx, int64_t rows, int64_t position,
 } // namespace
 
 void bind_mixers(nb::module_ &m) {
+    // What is written takes no conversion: the values would go into a copy.
     m.attr("ROW_GROUP") = ROW_GROUP;
     m.attr("INDEX_GROUP") = INDEX_GROUP;
     nb::class_<GdnRows>(m, "GdnRows")
-        .def(nb::init<Floats, Floats, Floats, Floats, Floats>(), nb::arg("q"), nb::arg("k"),
-             nb::arg("v"), nb::arg("decay"), nb::arg("rate"));
+        .def(nb::init<Floats, Floats, Floats, Floats, Floats>(), nb::arg("q").noconvert(), nb::arg("k").noconvert(),
+             nb::arg("v").noconvert(), nb::arg("decay").noconvert(), nb::arg("rate").noconvert());
     nb::class_<GdnLayer>(m, "GdnLayer")
         .def(nb::init<int64_t, int64_t, float, bool, ConstFloats, ConstFloats, ConstFloats,
                       ConstFloats>(),
@@ -281,15 +282,15 @@ void bind_mixers(nb::module_ &m) {
         .def_prop_ro("state_size", &GdnLayer::state_size)
         .def("run", &run_gdn, nb::arg("ctx"), nb::arg("rows"), nb::arg("conv_in"),
              nb::arg("alpha"), nb::arg("beta"), nb::arg("z"), nb::arg("computed"),
-             nb::arg("pending"), nb::arg("num_pending"), nb::arg("state"), nb::arg("is_window"),
-             nb::arg("out"));
+             nb::arg("pending"), nb::arg("num_pending"), nb::arg("state").noconvert(), nb::arg("is_window"),
+             nb::arg("out").noconvert());
     nb::class_<QsaScratch>(m, "QsaScratch")
-        .def(nb::init<Floats, Floats, Floats, Array<int32_t>, Floats>(), nb::arg("q"),
-             nb::arg("index_q"), nb::arg("block_scores"), nb::arg("chosen"), nb::arg("weights"));
+        .def(nb::init<Floats, Floats, Floats, Array<int32_t>, Floats>(), nb::arg("q").noconvert(),
+             nb::arg("index_q").noconvert(), nb::arg("block_scores").noconvert(), nb::arg("chosen").noconvert(), nb::arg("weights").noconvert());
     nb::class_<QsaCells>(m, "QsaCells")
         .def(nb::init<nb::ndarray<nb::c_contig, nb::device::cpu>,
                       nb::ndarray<nb::c_contig, nb::device::cpu>, Floats, Floats>(),
-             nb::arg("k_cells"), nb::arg("v_cells"), nb::arg("raw_keys"), nb::arg("pooled"));
+             nb::arg("k_cells").noconvert(), nb::arg("v_cells").noconvert(), nb::arg("raw_keys").noconvert(), nb::arg("pooled").noconvert());
     nb::class_<RopeRows>(m, "RopeRows")
         .def(nb::init<ConstFloats, ConstFloats, int64_t>(), nb::arg("cos"), nb::arg("sin"),
              nb::arg("start"));
@@ -301,5 +302,5 @@ void bind_mixers(nb::module_ &m) {
              nb::arg("k_gamma"), nb::arg("index_q_gamma"), nb::arg("index_k_gamma"))
         .def("run", &run_qsa, nb::arg("ctx"), nb::arg("rows"), nb::arg("position"),
              nb::arg("q_gate"), nb::arg("k"), nb::arg("v"), nb::arg("index_q"), nb::arg("index_k"),
-             nb::arg("rope"), nb::arg("cells"), nb::arg("scratch"), nb::arg("out"));
+             nb::arg("rope"), nb::arg("cells"), nb::arg("scratch"), nb::arg("out").noconvert());
 }

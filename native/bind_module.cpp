@@ -14,7 +14,7 @@ void bind_products(nb::module_ &m);
 void bind_ops(nb::module_ &m);
 
 static Isa parse_isa(const std::string &name) {
-    for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512})
+    for (Isa isa : ALL_ISAS)
         if (name == isa_name(isa)) {
             if (!is_supported(isa))
                 throw std::invalid_argument("this processor cannot run " + name);
@@ -40,7 +40,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("isa", [](const Context &c) { return std::string(isa_name(c.isa)); });
     m.def("best_isa", [] { return std::string(isa_name(best_isa())); });
     m.def("is_isa_supported", [](const std::string &name) {
-        for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512})
+        for (Isa isa : ALL_ISAS)
             if (name == isa_name(isa)) return is_supported(isa);
         return false;
     });

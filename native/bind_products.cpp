@@ -41,7 +41,9 @@ void product(Context &ctx, nb::list matrices, FloatRows x, nb::list outs) {
     if (matrices.size() != outs.size()) refuse("as many outputs as matrices are needed");
     for (size_t i = 0; i < matrices.size(); i++) {
         const auto *m = nb::cast<const Matrix *>(matrices[i]);
-        const auto out = nb::cast<FloatRows>(outs[i]);
+        // A converted copy would take the values and be gone before anyone reads them.
+        FloatRows out;
+        if (!nb::try_cast<FloatRows>(outs[i], out, false)) refuse("an output must be float32 [rows, columns], without gaps");
         if (m->inner != inner)
             refuse("the input has " + std::to_string(inner) + " columns, the matrix " + std::to_string(m->inner));
         if ((int64_t)out.shape(0) != rows || (int64_t)out.shape(1) != m->rows) refuse("an output has the wrong shape");
@@ -172,6 +174,6 @@ void bind_products(nb::module_ &m) {
         .def_prop_ro("num_bytes", &Experts::bytes);
     m.def("product", &product, nb::arg("ctx"), nb::arg("matrices"), nb::arg("x"), nb::arg("outs"));
     m.def("experts", &experts, nb::arg("ctx"), nb::arg("routed"), nb::arg("x"), nb::arg("ids"), nb::arg("weights"),
-          nb::arg("shared").none(), nb::arg("shared_weight").none(), nb::arg("out"));
+          nb::arg("shared").none(), nb::arg("shared_weight").none(), nb::arg("out").noconvert());
     m.def("measure_bandwidth", &measure_bandwidth, nb::arg("ctx"), nb::arg("num_bytes"), nb::arg("passes") = 3);
 }

@@ -6,7 +6,8 @@ namespace strata {
 struct Products; // products.h
 struct Ops;      // ops.h
 
-enum class Isa { scalar = 0, avx2 = 1, avx512 = 2 };
+enum class Isa { scalar = 0, avx2 = 1, avx512 = 2, amx = 3 }; // amx: AVX-512, and tiles for prompts
+constexpr Isa ALL_ISAS[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx};
 
 Isa best_isa();             // what this processor and operating system can run
 bool is_supported(Isa isa); // whether kernels for isa exist and can run here
@@ -29,6 +30,9 @@ namespace isa_avx512 {
 extern const Products products_table;
 extern const Ops ops_table;
 } // namespace isa_avx512
+namespace isa_amx {
+extern const Products products_table; // its other operations are those of isa_avx512
+} // namespace isa_amx
 #endif
 
 } // namespace strata

@@ -42,11 +42,19 @@ struct Pool::Mutex {
 };
 
 Pool::Pool(int num_threads) : num_threads_(num_threads), mutex_(new Mutex) {
-    for (int thread = 1; thread < num_threads; thread++)
-        workers_.emplace_back([this, thread] { work(thread); });
+    try {
+        for (int thread = 1; thread < num_threads; thread++)
+            workers_.emplace_back([this, thread] { work(thread); });
+    } catch (...) {
+        // No destructor follows, and a thread that nobody joined would end the process.
+        stop();
+        throw;
+    }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
     is_stopping_ = true;
     epoch_.fetch_add(1);
     epoch_.notify_all();

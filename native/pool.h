@@ -12,7 +12,8 @@ namespace strata {
 
 class Pool {
   public:
-    // num_threads >= 1; the calling thread is thread 0 of every run().
+    // num_threads >= 1; the calling thread is thread 0 of every run(). Throws std::system_error when
+    // the system refuses a thread.
     explicit Pool(int num_threads);
     ~Pool();
     Pool(const Pool &) = delete;
@@ -21,9 +22,10 @@ class Pool {
     int num_threads() const { return num_threads_; }
 
     // Calls f(thread, num_threads) on every thread, returns when all have returned.
-    // One run at a time; calls from several threads queue on a mutex. f may not throw.
+    // One run at a time; calls from several threads queue on a mutex. f may not throw:
+    // the others would wait for ever at the next barrier, so an exception ends the process.
     template <class F> void run(F &&f) {
-        run_erased([](void *ctx, int thread, int n) { (*static_cast<F *>(ctx))(thread, n); },
+        run_erased([](void *ctx, int thread, int n) noexcept { (*static_cast<F *>(ctx))(thread, n); },
                    const_cast<void *>(static_cast<const void *>(&f)));
     }
 
@@ -34,6 +36,7 @@ class Pool {
     using Task = void (*)(void *, int, int);
     void run_erased(Task task, void *ctx);
     void work(int thread);
+    void stop();
 
     int num_threads_;
     Task task_ = nullptr;

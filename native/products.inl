@@ -12,11 +12,22 @@ namespace STRATA_ISA_NAMESPACE {
 
 #include "formats.inl"
 
+#ifdef STRATA_AMX
+} // namespace STRATA_ISA_NAMESPACE
+namespace isa_avx512 {
+#endif
 // rows.inl
 bool quantize_rows(const Activations &a, int64_t begin, int64_t end);
 void gate_up(float *gate, const float *up, int64_t n);
 void combine(const float *const *y, const float *w, int k, const float *shared, float shared_weight, float *out,
              int64_t n);
+#ifdef STRATA_AMX
+} // namespace isa_avx512
+namespace STRATA_ISA_NAMESPACE {
+using isa_avx512::combine;
+using isa_avx512::gate_up;
+using isa_avx512::quantize_rows;
+#endif
 
 constexpr int PARTS = PANEL_ROWS / ROWS;
 constexpr int GROUP_BLOCKS = 8; // blocks summed into one partial sum before it joins the total
@@ -54,10 +65,9 @@ template <class K> inline Ints half_dot(const Bytes *codes, const int8_t *q, int
     return acc;
 }
 
-// g + the terms of one block, products first, then minima (docs/numerics.md).
-template <class K, class B> inline Floats add_block(Floats g, const B &block, const Token &t) {
-    const Ints first = half_dot<K>(block.codes, t.codes, t.correction[0]);
-    const Ints second = half_dot<K>(block.codes + 4, t.codes + 16, t.correction[1]);
+// g + the terms of one block, products first, then minima (docs/numerics.md). first, second: integer
+// dots of the two halves, corrected for the bias; only their sum matters unless halves have scales.
+template <class K, class B> inline Floats add_terms(Floats g, const B &block, Ints first, Ints second, const Token &t) {
     if constexpr (K::NW == 2) {
         g = fadd(g, fmul(to_float(first), fmul(block.w[0], fset(t.scale))));
         g = fadd(g, fmul(to_float(second), fmul(block.w[1], fset(t.scale))));
@@ -76,6 +86,11 @@ template <class K, class B> inline Floats add_block(Floats g, const B &block, co
             g = fadd(g, fmul(block.m[half], fset(t.scale * (float)t.sums[half])));
     return g;
 }
+template <class K, class B> inline Floats add_block(Floats g, const B &block, const Token &t) {
+    const Ints first = half_dot<K>(block.codes, t.codes, t.correction[0]);
+    const Ints second = half_dot<K>(block.codes + 4, t.codes + 16, t.correction[1]);
+    return add_terms<K>(g, block, first, second, t);
+}
 
 // The activation rows one call works on.
 struct Tile {
@@ -86,6 +101,8 @@ struct Tile {
     const int32_t *corrections; // [num, inner / 16]
 
     int64_t row(int64_t i) const { return rows ? rows[first + i] : first + i; }
+    // Rows from the i-th on.
+    Tile after(int64_t i) const { return {a, rows, first + i, num - i, corrections + i * (a->inner / 16)}; }
     Token token(int64_t i, int64_t block) const {
         const int64_t r = row(i), inner = a->inner;
         return {a->codes + r * inner + 32 * block, corrections + i * (inner / 16) + 2 * block,
@@ -174,6 +191,14 @@ void panel_staged(const Staged<K> *blocks, int part, const Tile &tile, float *ou
             store_rows(out + (first + t) * out_stride, acc[t], part, num_rows);
     }
 }
+
+#ifdef STRATA_AMX
+#include "tiles.inl"
+#else
+// No tiles here: no row of a tile is done by them.
+inline const int8_t *rows_together(const Tile &, int8_t *) { return nullptr; }
+template <class K> int64_t panel_tiles(const Staged<K> *, const Tile &, const int8_t *, float *, int64_t, int) { return 0; }
+#endif
 
 // Float weights: four partial sums by k mod 4, each ascending, multiplied then added. For prompts the
 // columns are taken a stretch at a time, unpacked to floats once for all rows; the sums wait in memory
@@ -268,6 +293,7 @@ template <class F> void run_quantized(const Call &c, Tile tile, int64_t num_rows
             const int32_t *sums = tile.a->sums + tile.row(i) * (inner / 16);
             for (int64_t k = 0; k < inner / 16; k++) corrections[i * (inner / 16) + k] = -F::BIAS * sums[k];
         }
+        const int8_t *tile_codes = rows_together(tile, (int8_t *)(staged + inner / 32));
         float *out = c.out + tile.first * c.out_stride;
         for (int64_t p = c.begin; p < c.end; p++) {
             const uint8_t *panel = c.packed + p * c.panel_bytes;
@@ -282,7 +308,10 @@ template <class F> void run_quantized(const Call &c, Tile tile, int64_t num_rows
                     panel_direct<F, 4>(panel, part, tile, panel_out, c.out_stride, rows);
                 else {
                     unpack_panel<F>(panel, part, inner, staged);
-                    panel_staged<KindOf<F>>(staged, part, tile, panel_out, c.out_stride, rows);
+                    const int64_t done =
+                        panel_tiles<KindOf<F>>(staged, tile, tile_codes, panel_out, c.out_stride, rows);
+                    panel_staged<KindOf<F>>(staged, part, tile.after(done), panel_out + done * c.out_stride,
+                                            c.out_stride, rows);
                 }
             }
         }

@@ -10,7 +10,7 @@
 #include "panels.h"
 
 namespace strata {
-namespace isa_avx2 {
+namespace STRATA_ISA_NAMESPACE {
 
 constexpr int ROWS = 8;
 using Bytes = __m256i;
@@ -174,5 +174,5 @@ template <int N> inline void grid8(Bytes index, const Mask *high, const Grid &gr
 
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 
-} // namespace isa_avx2
+} // namespace STRATA_ISA_NAMESPACE
 } // namespace strata

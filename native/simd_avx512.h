@@ -11,7 +11,7 @@
 #include "panels.h"
 
 namespace strata {
-namespace isa_avx512 {
+namespace STRATA_ISA_NAMESPACE {
 
 constexpr int ROWS = 16;
 using Bytes = __m512i;      // four codes of each row
@@ -170,5 +170,5 @@ template <int N> inline void grid8(Bytes index, const Mask *high, const Grid &gr
 
 inline void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 
-} // namespace isa_avx512
+} // namespace STRATA_ISA_NAMESPACE
 } // namespace strata

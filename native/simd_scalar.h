@@ -9,7 +9,7 @@
 #include "panels.h"
 
 namespace strata {
-namespace isa_scalar {
+namespace STRATA_ISA_NAMESPACE {
 
 constexpr int ROWS = 1;
 using Bytes = uint32_t; // four codes, the first in the lowest byte
@@ -134,5 +134,5 @@ template <int N> inline void grid8(Bytes index, const Mask *high, const Grid &gr
 
 inline void prefetch(const void *) {}
 
-} // namespace isa_scalar
+} // namespace STRATA_ISA_NAMESPACE
 } // namespace strata

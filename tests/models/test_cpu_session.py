@@ -17,6 +17,7 @@ from tests.models.model_files import cpu_model, write_model
 from tests.models.tiny_models import EOS_ID, TINY, VOCAB_SIZE, tiny_model
 
 from strata import _native
+from strata.cpu.state import RowHistory
 from strata.errors import CheckpointError, ContextTooLong, RequestError, StrataError
 from strata.formats.block_formats import FORMATS
 from strata.formats.gguf_writer import GgufWriter, TensorPlan
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 NAMES = [*TINY, *(f"random-{seed}" for seed in range(6))]
 NUM_TOKENS = 150
-ISAS = [isa for isa in ("scalar", "avx2", "avx512") if _native.is_isa_supported(isa)]
+ISAS = [isa for isa in ("scalar", "avx2", "avx512", "amx") if _native.is_isa_supported(isa)]
 
 LoadModel = "Callable[..., CpuModel]"
 
@@ -305,6 +306,57 @@ def test_a_broken_off_prompt_must_be_reset(load: LoadModel) -> None:
     assert np.isfinite(session.decode(some_tokens(24, 1))).all()
 
 
+@pytest.mark.parametrize("step", ["decode", "commit", "snapshot", "restore", "reset"])
+def test_an_interrupt_inside_a_step_is_not_gone_on_from(
+    step: str, load: LoadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Python raises KeyboardInterrupt as soon as a kernel returns: what it did is not noted yet.
+    session = load("plain").new_session(64)
+    session.prefill(some_tokens(27, 10))
+    kept = session.snapshot()
+    session.decode(some_tokens(28, 3))
+    if step != "commit":
+        session.commit(2)
+    names = {"decode": "window", "commit": "commit", "snapshot": "newest"}
+    steps = {
+        "decode": lambda: session.decode(some_tokens(29, 1)),
+        "commit": lambda: session.commit(2),
+        "snapshot": session.snapshot,
+        "restore": lambda: session.restore(kept),
+        "reset": session.reset,
+    }
+
+    def interrupt(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowHistory, names.get(step, "replace"), interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            steps[step]()
+    with pytest.raises(StrataError, match="reset it, or restore"):
+        session.decode(some_tokens(29, 1))
+    session.restore(kept)
+    assert np.isfinite(session.decode(some_tokens(29, 1))).all()
+
+
+def test_a_stopped_prompt_leaves_no_read_behind(load: LoadModel) -> None:
+    model = load("plain", chunk_tokens=8)
+    assert model.ngram_table is not None
+    requests = []
+    request = model.ngram_table.request
+
+    def recorded(rows: np.ndarray) -> object:
+        requests.append(request(rows))
+        return requests[-1]
+
+    model.ngram_table.request = recorded
+    session = model.new_session(40)
+    session.prefill(some_tokens(30, 40), should_stop=lambda: True)
+    assert session.position == 8
+    assert len(requests) == 2  # the second chunk's rows were on their way
+    assert all(task.done() for task in requests[1].tasks)
+
+
 def _fails(rows: np.ndarray) -> None:
     raise CheckpointError("the disk is gone")
 
@@ -347,6 +399,19 @@ def test_huge_weights_give_an_error_that_names_the_layer(load: LoadModel, tmp_pa
     loaded = cpu_model(path, broken)
     with pytest.raises(StrataError, match="router of layer 1 gave NaN or infinity for row 0"):
         loaded.new_session(20).prefill(some_tokens(25, 9))
+
+
+def test_a_last_layer_without_a_number_is_told_by_the_head(tmp_path: Path) -> None:
+    # Nothing quantised lies between the last layer's outputs and the streams' last read.
+    model = tiny_model("no-memory")
+    name = f"blk.{model.spec.num_layers - 1}.ffn_down_shexp.weight"
+    weights = dict(model.weights)
+    weights[name] = np.full_like(weights[name], np.float32(3e38))
+    broken = type(model)(model.hf, model.spec, weights)
+    path = write_model(tmp_path / "last.gguf", broken, {"output_hc_down.weight": "Q8_0"})
+    session = cpu_model(path, broken).new_session(20)
+    with pytest.raises(StrataError, match="NaN or infinite in the output head, near position 9"):
+        session.prefill(some_tokens(31, 9))
 
 
 def test_a_damaged_scale_gives_an_error_that_names_the_layer(tmp_path: Path) -> None:

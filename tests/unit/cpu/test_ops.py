@@ -21,7 +21,7 @@ from strata.reference.sparse_attention import attend, select_cells
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ISAS = [isa for isa in ("scalar", "avx2", "avx512") if _native.is_isa_supported(isa)]
+ISAS = [isa for isa in ("scalar", "avx2", "avx512", "amx") if _native.is_isa_supported(isa)]
 CONTEXTS = [_native.Context(threads, isa) for isa in ISAS for threads in (1, 2)]
 
 

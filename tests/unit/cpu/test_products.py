@@ -20,7 +20,7 @@ from strata.reference.expert_numerics import (
 
 PLAIN_TENSORS = ("I8", "I16", "I32", "I64", "F64")  # in files, but never as weights
 WEIGHT_FORMATS = [name for name in FORMATS if name not in PLAIN_TENSORS]
-ISAS = [isa for isa in ("scalar", "avx2", "avx512") if _native.is_isa_supported(isa)]
+ISAS = [isa for isa in ("scalar", "avx2", "avx512", "amx") if _native.is_isa_supported(isa)]
 
 
 def random_rows(rng, name, rows, inner):
