@@ -7,8 +7,7 @@
 
 constexpr int TILE_ROWS = 16;
 
-// Tiles have numbers, which the assembler must see as digits: 0 sums, 1 sums of second halves,
-// 2 activations, 3 codes, 4 half activations, 5 half codes.
+// Tiles have numbers, which the assembler must see as digits: 0 sums, 1 activations, 2 codes.
 
 struct alignas(64) TileConfig {
     uint8_t palette, start_row, reserved[14];
@@ -24,11 +23,8 @@ inline void configure_tiles() {
         config.bytes_per_row[tile] = (uint16_t)bytes;
     };
     shape(0, 16, 64);
-    shape(1, 16, 64);
-    shape(2, 16, 32);
-    shape(3, 8, 64);
-    shape(4, 16, 16);
-    shape(5, 4, 64);
+    shape(1, 16, 32);
+    shape(2, 8, 64);
     // gcc 12 declares that the load reads eight bytes only, and would drop the stores above.
     asm volatile("" : : "m"(config) : "memory");
     _tile_loadconfig(&config);
@@ -43,37 +39,26 @@ inline const int8_t *rows_together(const Tile &tile, int8_t *memory) {
     return memory;
 }
 
-// sums[h][t][r] = integer dot of half h (or, without halves, of the whole block: h = 0).
-template <class K>
-inline void tile_sums(const Bytes *codes, const int8_t *q, int64_t stride, int32_t sums[2][TILE_ROWS][PANEL_ROWS]) {
-    if constexpr (K::NS == 2 || K::NW == 2) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_loadd(4, q, stride);
-        _tile_loadd(5, codes, 64);
-        _tile_dpbsud(0, 4, 5);
-        _tile_loadd(4, q + 16, stride);
-        _tile_loadd(5, codes + 4, 64);
-        _tile_dpbsud(1, 4, 5);
-        _tile_stored(0, sums[0], 64);
-        _tile_stored(1, sums[1], 64);
-    } else {
-        _tile_zero(0);
-        _tile_loadd(2, q, stride);
-        _tile_loadd(3, codes, 64);
-        _tile_dpbsud(0, 2, 3);
-        _tile_stored(0, sums[0], 64);
-    }
+// sums[t][r] = integer dot of activation row t and weight row r over one block.
+inline void tile_sums(const Bytes *codes, const int8_t *q, int64_t stride, int32_t sums[TILE_ROWS][PANEL_ROWS]) {
+    _tile_zero(0);
+    _tile_loadd(1, q, stride);
+    _tile_loadd(2, codes, 64);
+    _tile_dpbsud(0, 1, 2);
+    _tile_stored(0, sums, 64);
 }
 
-// All full sixteens of a tile's rows against an unpacked panel; returns how many rows that are.
+// All full sixteens of a tile's rows against an unpacked panel; returns how many rows that are. None for
+// formats with a scale for each half block: sixteen columns fill a quarter of a tile, and measured 0.8 of
+// the speed of panel_staged (docs/performance.md).
 template <class K>
 int64_t panel_tiles(const Staged<K> *blocks, const Tile &tile, const int8_t *codes, float *out, int64_t out_stride,
                     int num_out) {
+    if constexpr (K::NS == 2 || K::NW == 2) return 0;
     const int64_t num_rows = tile.num / TILE_ROWS * TILE_ROWS;
     if (num_rows == 0) return 0;
     const int64_t inner = tile.a->inner, num_blocks = inner / 32;
-    alignas(64) int32_t sums[2][2][TILE_ROWS][PANEL_ROWS]; // in turns, so that stores and loads overlap
+    alignas(64) int32_t sums[2][TILE_ROWS][PANEL_ROWS]; // in turns, so that stores and loads overlap
     configure_tiles();
     for (int64_t first = 0; first < num_rows; first += TILE_ROWS) {
         Floats acc[TILE_ROWS], g[TILE_ROWS];
@@ -89,20 +74,12 @@ int64_t panel_tiles(const Staged<K> *blocks, const Tile &tile, const int8_t *cod
             for (int t = 0; t < TILE_ROWS; t++) g[t] = fset(0.0f);
             for (int64_t b = group; b < end; b++) {
                 auto &dots = sums[b % 2];
-                tile_sums<K>(blocks[b].codes, codes + first * inner + 32 * b, inner, dots);
+                tile_sums(blocks[b].codes, codes + first * inner + 32 * b, inner, dots);
 #pragma GCC unroll 16
                 for (int t = 0; t < TILE_ROWS; t++) {
                     const Token token = {nullptr, at[t].correction + 2 * b, at[t].sums + 2 * b, scales[t][b]};
-                    const Ints whole = _mm512_load_si512(dots[0][t]);
-                    Ints low, high;
-                    if constexpr (K::NS == 2 || K::NW == 2) {
-                        low = iadd(whole, iset(token.correction[0]));
-                        high = iadd(_mm512_load_si512(dots[1][t]), iset(token.correction[1]));
-                    } else {
-                        low = iadd(whole, iset(token.correction[0] + token.correction[1]));
-                        high = iset(0);
-                    }
-                    g[t] = add_terms<K>(g[t], blocks[b], low, high, token);
+                    const Ints bias = iset(token.correction[0] + token.correction[1]);
+                    g[t] = add_terms<K>(g[t], blocks[b], _mm512_load_si512(dots[t]), bias, token);
                 }
             }
             for (int t = 0; t < TILE_ROWS; t++) acc[t] = fadd(acc[t], g[t]);
