@@ -272,8 +272,9 @@ void bind_mixers(nb::module_ &m) {
     m.attr("ROW_GROUP") = ROW_GROUP;
     m.attr("INDEX_GROUP") = INDEX_GROUP;
     nb::class_<GdnRows>(m, "GdnRows")
-        .def(nb::init<Floats, Floats, Floats, Floats, Floats>(), nb::arg("q").noconvert(), nb::arg("k").noconvert(),
-             nb::arg("v").noconvert(), nb::arg("decay").noconvert(), nb::arg("rate").noconvert());
+        .def(nb::init<Floats, Floats, Floats, Floats, Floats>(), nb::arg("q").noconvert(),
+             nb::arg("k").noconvert(), nb::arg("v").noconvert(), nb::arg("decay").noconvert(),
+             nb::arg("rate").noconvert());
     nb::class_<GdnLayer>(m, "GdnLayer")
         .def(nb::init<int64_t, int64_t, float, bool, ConstFloats, ConstFloats, ConstFloats,
                       ConstFloats>(),
@@ -282,15 +283,17 @@ void bind_mixers(nb::module_ &m) {
         .def_prop_ro("state_size", &GdnLayer::state_size)
         .def("run", &run_gdn, nb::arg("ctx"), nb::arg("rows"), nb::arg("conv_in"),
              nb::arg("alpha"), nb::arg("beta"), nb::arg("z"), nb::arg("computed"),
-             nb::arg("pending"), nb::arg("num_pending"), nb::arg("state").noconvert(), nb::arg("is_window"),
-             nb::arg("out").noconvert());
+             nb::arg("pending"), nb::arg("num_pending"), nb::arg("state").noconvert(),
+             nb::arg("is_window"), nb::arg("out").noconvert());
     nb::class_<QsaScratch>(m, "QsaScratch")
         .def(nb::init<Floats, Floats, Floats, Array<int32_t>, Floats>(), nb::arg("q").noconvert(),
-             nb::arg("index_q").noconvert(), nb::arg("block_scores").noconvert(), nb::arg("chosen").noconvert(), nb::arg("weights").noconvert());
+             nb::arg("index_q").noconvert(), nb::arg("block_scores").noconvert(),
+             nb::arg("chosen").noconvert(), nb::arg("weights").noconvert());
     nb::class_<QsaCells>(m, "QsaCells")
         .def(nb::init<nb::ndarray<nb::c_contig, nb::device::cpu>,
                       nb::ndarray<nb::c_contig, nb::device::cpu>, Floats, Floats>(),
-             nb::arg("k_cells").noconvert(), nb::arg("v_cells").noconvert(), nb::arg("raw_keys").noconvert(), nb::arg("pooled").noconvert());
+             nb::arg("k_cells").noconvert(), nb::arg("v_cells").noconvert(),
+             nb::arg("raw_keys").noconvert(), nb::arg("pooled").noconvert());
     nb::class_<RopeRows>(m, "RopeRows")
         .def(nb::init<ConstFloats, ConstFloats, int64_t>(), nb::arg("cos"), nb::arg("sin"),
              nb::arg("start"));

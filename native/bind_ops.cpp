@@ -155,18 +155,21 @@ void bind_ops(nb::module_ &m) {
     bind_elementwise("silu", &Ops::silu_rows);
     bind_elementwise("sigmoid", &Ops::sigmoid_rows);
     bind_elementwise("softplus", &Ops::softplus_rows);
-    m.def("silu_of_quotient", &silu_of_quotient, nb::arg("ctx"), nb::arg("x").noconvert(), nb::arg("divisor"));
+    m.def("silu_of_quotient", &silu_of_quotient, nb::arg("ctx"), nb::arg("x").noconvert(),
+          nb::arg("divisor"));
     m.def("hc_norm", &hc_norm, nb::arg("ctx"), nb::arg("residual"), nb::arg("gamma"),
           nb::arg("eps"), nb::arg("xn").noconvert());
     m.def("hc_write", &hc_write, nb::arg("ctx"), nb::arg("residual").noconvert(), nb::arg("out"),
-          nb::arg("inject"), nb::arg("gamma").none(), nb::arg("eps"), nb::arg("xn").noconvert().none());
+          nb::arg("inject"), nb::arg("gamma").none(), nb::arg("eps"),
+          nb::arg("xn").noconvert().none());
     m.def("hc_mix", &hc_mix, nb::arg("ctx"), nb::arg("xn"), nb::arg("gate"), nb::arg("streams"),
           nb::arg("out").noconvert());
-    m.def("ple", &ple, nb::arg("ctx"), nb::arg("residual").noconvert(), nb::arg("key"), nb::arg("value"),
-          nb::arg("key_gamma"), nb::arg("query_gamma"), nb::arg("conv_gamma"),
+    m.def("ple", &ple, nb::arg("ctx"), nb::arg("residual").noconvert(), nb::arg("key"),
+          nb::arg("value"), nb::arg("key_gamma"), nb::arg("query_gamma"), nb::arg("conv_gamma"),
           nb::arg("conv_weight"), nb::arg("dilation"), nb::arg("eps"), nb::arg("gated").noconvert(),
           nb::arg("normed").noconvert());
-    m.def("route", &route, nb::arg("ctx"), nb::arg("logits"), nb::arg("scale"), nb::arg("ids").noconvert(),
-          nb::arg("weights").noconvert(), nb::arg("shared").noconvert().none());
+    m.def("route", &route, nb::arg("ctx"), nb::arg("logits"), nb::arg("scale"),
+          nb::arg("ids").noconvert(), nb::arg("weights").noconvert(),
+          nb::arg("shared").noconvert().none());
     bind_mixers(m);
 }

@@ -43,7 +43,8 @@ void product(Context &ctx, nb::list matrices, FloatRows x, nb::list outs) {
         const auto *m = nb::cast<const Matrix *>(matrices[i]);
         // A converted copy would take the values and be gone before anyone reads them.
         FloatRows out;
-        if (!nb::try_cast<FloatRows>(outs[i], out, false)) refuse("an output must be float32 [rows, columns], without gaps");
+        if (!nb::try_cast<FloatRows>(outs[i], out, false))
+            refuse("an output must be float32 [rows, columns], without gaps");
         if (m->inner != inner)
             refuse("the input has " + std::to_string(inner) + " columns, the matrix " + std::to_string(m->inner));
         if ((int64_t)out.shape(0) != rows || (int64_t)out.shape(1) != m->rows) refuse("an output has the wrong shape");

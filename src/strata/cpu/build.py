@@ -57,7 +57,7 @@ def open_context(threads: int | None, isa: str | None) -> Context:
     """Worker threads (None: one for each physical core) with an instruction set (None: the best).
 
     Raises:
-        DeviceError: this processor lacks the instruction set.
+        DeviceError: this processor lacks the instruction set, or the system refuses the threads.
     """
     set_up()
     chosen = _native.best_isa() if isa is None else isa
@@ -66,7 +66,14 @@ def open_context(threads: int | None, isa: str | None) -> Context:
             f"this processor cannot run {chosen} kernels; its best is {_native.best_isa()}.\n"
             f"  Try: --isa {_native.best_isa()}, or leave it out."
         )
-    return _native.Context(physical_cores() if threads is None else threads, chosen)
+    num_threads = physical_cores() if threads is None else threads
+    try:
+        return _native.Context(num_threads, chosen)
+    except (RuntimeError, MemoryError) as error:
+        raise DeviceError(
+            f"the system refuses {num_threads} worker threads: {error}.\n"
+            f"  Try: --threads {physical_cores()}, or raise the limit of threads or memory."
+        ) from error
 
 
 def measure_bandwidth(threads: int | None) -> float:
