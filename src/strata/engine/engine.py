@@ -194,11 +194,13 @@ class Engine:
             raise RequestError("the prompt is empty.\n  Try: give at least one token of text.")
         vocab_size = self._parts.vocab_size
         try:
-            wide = np.asarray(ids, dtype=np.int64)
-        except (TypeError, ValueError, OverflowError):
+            wide = np.asarray(ids)
+        except ValueError:  # lists of different lengths
+            wide = np.empty((0, 0))
+        if wide.ndim != 1 or wide.dtype.kind not in "iu":
             raise RequestError(
                 "a prompt must be text, chat messages, or whole numbers that are token ids."
-            ) from None
+            )
         outside = wide[(wide < 0) | (wide >= vocab_size)]
         if outside.size:
             raise RequestError(

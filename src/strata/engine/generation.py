@@ -82,6 +82,11 @@ class Turn:
                 "the engine serves one request at a time, and one is under way.\n"
                 "  Try: read the other generation to its end, or call its close()."
             )
+        try:
+            self.check_alive()  # it may have been closed before the lock was ours
+        except EngineStopped:
+            self._lock.release()
+            raise
         self._current = weakref.ref(generation)
 
     def give_back(self) -> None:
@@ -137,7 +142,7 @@ class _Progress:
 class Generation(Iterator[TokenEvent]):
     """The events of one answer, made as they are asked for.
 
-    The engine is taken at the first event and given back after the last, at ``close()``, or when
+    The engine is taken at the first event and given back with the last, at ``close()``, or when
     this object is dropped. ``cancel()`` may be called from any thread: the event after it is the
     last one and says ``cancelled``.
     """
@@ -146,7 +151,7 @@ class Generation(Iterator[TokenEvent]):
         self._turn = turn
         self._request = request
         self._is_cancelled = threading.Event()
-        self._thread_id: int | None = None
+        self._is_running = False
         self._events = self._run()
         self.finish_reason: FinishReason | None = None
 
@@ -160,10 +165,16 @@ class Generation(Iterator[TokenEvent]):
         self._is_cancelled.set()
 
     def close(self) -> None:
-        """Ends the answer and gives the engine back. From another thread: only cancels."""
+        """Ends the answer and gives the engine back. While a token is being made: only cancels."""
         self.cancel()
-        if self._thread_id in (None, threading.get_ident()):
+        if self._is_running:
+            return
+        try:
             self._events.close()
+        except ValueError:
+            # Another thread has just asked for a token; the answer ends with that one.
+            if not self._is_running:
+                raise
 
     def complete(self) -> Completion:
         """Reads the events left and returns them as one answer."""
@@ -180,11 +191,15 @@ class Generation(Iterator[TokenEvent]):
         )
 
     def __next__(self) -> TokenEvent:
-        self._thread_id = threading.get_ident()
+        self._is_running = True
         try:
-            return next(self._events)
+            event = next(self._events)
+            if event.finish_reason is not None:
+                # Whoever stops at the last event must not hold the engine.
+                self._events.close()
+            return event
         finally:
-            self._thread_id = None
+            self._is_running = False
 
     def __enter__(self) -> Self:
         return self

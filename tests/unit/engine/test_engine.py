@@ -176,6 +176,9 @@ def test_second_turn_reuses_and_answers_as_if_it_had_not(world: World):
         ([-1], "token id -1 is not in the vocabulary"),
         (["a", "b"], "must be text, chat messages, or whole numbers"),
         ([10**30], "must be text, chat messages, or whole numbers"),
+        ([1.5], "must be text, chat messages, or whole numbers"),
+        ([[1, 2], [3, 4]], "must be text, chat messages, or whole numbers"),
+        ([[1, 2], [3]], "must be text, chat messages, or whole numbers"),
     ],
 )
 def test_bad_prompts(world: World, prompt: object, message: str):
@@ -245,6 +248,25 @@ def test_one_request_at_a_time(world: World):
     with pytest.raises(RequestError, match="one request at a time"):
         next(second)
     first.close()
+    assert world.engine.generate_text([6], GREEDY).token_ids == tuple(expected([6], 20))
+
+
+def test_the_last_event_gives_the_engine_back(world: World):
+    first = world.engine.generate([5], GREEDY)
+    while next(first).finish_reason is None:
+        pass
+    # Still held, and nobody has asked it for more than its last event.
+    assert first.finish_reason is FinishReason.LENGTH
+    assert world.engine.generate_text([6], GREEDY).token_ids == tuple(expected([6], 20))
+    assert list(first) == []
+    assert first.finish_reason is FinishReason.LENGTH
+
+
+def test_close_inside_a_callback_cancels(world: World):
+    generation = world.engine.generate(
+        list(range(40)), GREEDY, on_progress=lambda _done, _total: generation.close()
+    )
+    assert [event.finish_reason for event in generation] == [FinishReason.CANCELLED]
     assert world.engine.generate_text([6], GREEDY).token_ids == tuple(expected([6], 20))
 
 
