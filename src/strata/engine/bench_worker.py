@@ -89,7 +89,11 @@ class Worker:
         if self._process.stdin is None or self._process.stdout is None:
             raise DeviceError("a process was started without pipes.\n  Try: run it again.")
         self._requests, self._replies = self._process.stdin, self._process.stdout
-        self.description = str(self._ask(setup)["description"])
+        try:
+            self.description = str(self._ask(setup)["description"])
+        except BaseException:
+            self.close()
+            raise
 
     def measure(self, prompt: list[int], num_decode: int) -> tuple[Measurement, int]:
         """One round, and the most memory the process has held."""

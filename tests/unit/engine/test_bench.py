@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,10 @@ from strata.engine.bench import (
     peak_memory_bytes,
     random_prompt,
 )
+from strata.engine.bench_worker import STRATA, Worker
 from strata.engine.build import machine_bandwidth, num_threads
 from strata.engine.comparison import Comparison
+from strata.errors import DeviceError
 from strata.settings import Settings
 
 if TYPE_CHECKING:
@@ -71,6 +74,22 @@ def test_busy_share_from_two_readings(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("time.sleep", later)
     assert busy_share(0.5, stat) == pytest.approx(0.4)
     assert busy_share(0.5, tmp_path / "missing") is None
+
+
+def test_a_process_that_cannot_load_its_model_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    started: list[subprocess.Popen[str]] = []
+
+    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    with pytest.raises(DeviceError, match=r"gone\.gguf"):
+        Worker(STRATA, settings={"model": str(tmp_path / "gone.gguf")})
+    assert [process.returncode for process in started] == [0]
 
 
 def test_machine_figures_are_of_this_world():
