@@ -333,8 +333,9 @@ def test_an_interrupt_inside_a_step_is_not_gone_on_from(
         patch.setattr(RowHistory, names.get(step, "replace"), interrupt)
         with pytest.raises(KeyboardInterrupt):
             steps[step]()
-    with pytest.raises(StrataError, match="reset it, or restore"):
-        session.decode(some_tokens(29, 1))
+    for refused in ("decode", "commit", "snapshot"):
+        with pytest.raises(StrataError, match="reset it, or restore"):
+            steps[refused]()
     session.restore(kept)
     assert np.isfinite(session.decode(some_tokens(29, 1))).all()
 

@@ -6,6 +6,7 @@ rows; so a prompt may be cut anywhere, and equals the same tokens decoded one by
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from strata.reference.ngram_memory import ngram_rows
 from strata.reference.rope import rope_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from strata.cpu.model import CpuModel
     from strata.cpu.ngram_table import RowRequest
     from strata.cpu.scratch import RowViews
-    from strata.cpu.weights import LayerWeights
+    from strata.cpu.weights import LayerWeights, PleWeights
 
     Tokens = NDArray[np.int32]
 
@@ -106,16 +107,20 @@ class CpuSession:
         chunks = self._chunks(tokens)
         coming = self._request_ngrams(chunks[0])
         read = 0
-        for chunk, following in zip(chunks, [*chunks[1:], None], strict=True):
-            request, coming = coming, None
-            if following is not None:
-                coming = self._request_ngrams(following, after=chunk)
-            rows = self._read_chunk(chunk, request)
-            read += len(chunk)
-            if on_progress is not None:
-                on_progress(read, len(tokens))
-            if following is not None and should_stop is not None and should_stop():
-                break
+        try:
+            for chunk, following in zip(chunks, [*chunks[1:], None], strict=True):
+                request, coming = coming, None
+                if following is not None:
+                    coming = self._request_ngrams(following, after=chunk)
+                rows = self._read_chunk(chunk, request)
+                read += len(chunk)
+                if on_progress is not None:
+                    on_progress(read, len(tokens))
+                if following is not None and should_stop is not None and should_stop():
+                    break
+        finally:
+            if coming is not None:
+                coming.abandon()
         logits: Floats = self._logits(rows, rows.num_rows - 1)[0]
         return logits
 
@@ -136,37 +141,42 @@ class CpuSession:
             )
         tokens = self._checked(tokens)
         self._window = None
-        rows = self._forward(tokens, self._request_ngrams(tokens), is_window=True)
+        try:
+            rows = self._forward(tokens, self._request_ngrams(tokens), is_window=True)
+        except KeyboardInterrupt:
+            # It may lie between a kernel's work on the state and the note that it is done.
+            self._is_broken = True
+            raise
         self._window = tokens
         return self._logits(rows, 0)
 
     def commit(self, num_rows: int) -> None:
         """Accepts the first ``num_rows`` rows of the last window, 0 <= num_rows <= rows."""
+        self._refuse_broken()
         window = self._window
         if window is None or not 0 <= num_rows <= len(window):
             raise ValueError(f"no window of at least {num_rows} rows is open")
-        for state in self._states:
-            if isinstance(state, GdnState):
-                state.commit(num_rows)
-        if self._ple is not None:
-            self._ple.conv.commit(num_rows)
-            self._ple.remember(window[:num_rows])
-        self._position += num_rows
-        self._window = None
+        with self._changing():
+            for state in self._states:
+                if isinstance(state, GdnState):
+                    state.commit(num_rows)
+            if self._ple is not None:
+                self._ple.conv.commit(num_rows)
+                self._ple.remember(window[:num_rows])
+            self._position += num_rows
+            self._window = None
 
     def snapshot(self) -> Snapshot:
         """The exact state now; later calls do not change it."""
         self._refuse_broken()
         if self._window is not None:
             raise ValueError("a window is open; commit it first")
-        return Snapshot(
-            self._position,
-            tuple(
+        with self._changing():
+            saved = tuple(
                 state.save(self._ctx) if isinstance(state, GdnState) else state.save(self._position)
                 for state in self._states
-            ),
-            () if self._ple is None else self._ple.save(),
-        )
+            )
+        return Snapshot(self._position, saved, () if self._ple is None else self._ple.save())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Puts that state back. The snapshot stays usable, in any session of the same model.
@@ -176,73 +186,78 @@ class CpuSession:
         """
         if snapshot.position > self._capacity:
             raise self._too_long(snapshot.position)
-        for state, saved in zip(self._states, snapshot.layers, strict=True):
-            if isinstance(state, GdnState):
-                state.load(saved)
-            else:
-                state.load(saved, snapshot.position)
-        if self._ple is not None:
-            self._ple.load(snapshot.ple)
-        self._position = snapshot.position
-        self._window = None
-        self._is_broken = False
+        with self._changing():
+            for state, saved in zip(self._states, snapshot.layers, strict=True):
+                if isinstance(state, GdnState):
+                    state.load(saved)
+                else:
+                    state.load(saved, snapshot.position)
+            if self._ple is not None:
+                self._ple.load(snapshot.ple)
+            self._position = snapshot.position
+            self._window = None
 
     def reset(self) -> None:
         """Back to position 0."""
-        for state in self._states:
-            if isinstance(state, GdnState):
-                state.reset()
-        if self._ple is not None:
-            self._ple.reset()
-        self._position = 0
-        self._window = None
-        self._is_broken = False
+        with self._changing():
+            for state in self._states:
+                if isinstance(state, GdnState):
+                    state.reset()
+            if self._ple is not None:
+                self._ple.reset()
+            self._position = 0
+            self._window = None
 
     def _forward(self, tokens: Tokens, request: RowRequest | None, *, is_window: bool) -> RowViews:
         """Every layer over the rows of ``tokens``; the streams are in the returned views."""
-        spec, ctx, weights = self._spec, self._ctx, self._model.weights
         rows = self._scratch.rows(len(tokens))
         rope = self._rope_rows(self._position, len(tokens))
-        rows.residual[:] = weights.embedding.rows(tokens)[:, None]
-        layer_index = 0
-        try:
-            for layer, state in zip(weights.layers, self._states, strict=True):
-                layer_index = layer.index
+        rows.residual[:] = self._model.weights.embedding.rows(tokens)[:, None]
+        for layer, state in zip(self._model.weights.layers, self._states, strict=True):
+            with _damage_named(f"in layer {layer.index}, at position {self._position} or after"):
                 if layer.ple is not None:
-                    assert request is not None  # noqa: S101 - the model has a table
-                    assert self._ple is not None  # noqa: S101
-                    embedding = request.wait().reshape(len(tokens), -1)
-                    layers.ple(
-                        ctx, layer.ple, self._ple, self._scratch, rows, embedding, spec,
-                        is_window=is_window,
-                    )  # fmt: skip
-                if layer.ple is not None or layer_index == 0:
-                    layers.normed(ctx, layer.hc_attn, spec, rows)
-                layers.read_streams(ctx, layer.hc_attn, spec, rows)
-                self._mix(layer, state, rows, rope, is_window=is_window)
-                layers.write_streams(ctx, layer.hc_ffn, spec, rows)
-                layers.read_streams(ctx, layer.hc_ffn, spec, rows)
-                layers.moe(ctx, layer.moe, spec, rows, layer_index)
-                # The n-gram memory changes the streams before they are read again.
-                following = self._model.reads_after[layer_index]
-                layers.write_streams(ctx, following, spec, rows)
-        except ValueError as error:
-            # The products refuse inputs that are no numbers; anything else is a bug of ours.
-            if "NaN or infinite" not in str(error):
-                raise
-            where = f"in layer {layer_index}, at position {self._position} or after"
-            raise layers.not_finite(f"{error} {where}") from error
+                    self._add_memory(layer.ple, request, rows, is_window=is_window)
+                self._layer(layer, state, rows, rope, is_window=is_window)
         return rows
+
+    def _add_memory(
+        self, weights: PleWeights, request: RowRequest | None, rows: RowViews, *, is_window: bool
+    ) -> None:
+        assert request is not None  # noqa: S101 - the model has a table
+        assert self._ple is not None  # noqa: S101
+        embedding = request.wait().reshape(rows.num_rows, -1)
+        layers.ple(
+            self._ctx, weights, self._ple, self._scratch, rows, embedding, self._spec,
+            is_window=is_window,
+        )  # fmt: skip
+
+    def _layer(
+        self,
+        layer: LayerWeights,
+        state: GdnState | QsaState,
+        rows: RowViews,
+        rope: RopeRows,
+        *,
+        is_window: bool,
+    ) -> None:
+        ctx, spec = self._ctx, self._spec
+        # Elsewhere the write before this layer has left the norm.
+        if layer.ple is not None or layer.index == 0:
+            layers.normed(ctx, layer.hc_attn, spec, rows)
+        layers.read_streams(ctx, layer.hc_attn, spec, rows)
+        self._mix(layer, state, rows, rope, is_window=is_window)
+        layers.write_streams(ctx, layer.hc_ffn, spec, rows)
+        layers.read_streams(ctx, layer.hc_ffn, spec, rows)
+        layers.moe(ctx, layer.moe, spec, rows, layer.index)
+        layers.write_streams(ctx, self._model.reads_after[layer.index], spec, rows)
 
     def _read_chunk(self, chunk: Tokens, request: RowRequest | None) -> RowViews:
         """Reads and commits one chunk of a prompt."""
-        # The layers' states change one after the other: half-way they belong to no position.
-        self._is_broken = True
-        rows = self._forward(chunk, request, is_window=False)
-        if self._ple is not None:
-            self._ple.remember(chunk)
-        self._position += len(chunk)
-        self._is_broken = False
+        with self._changing():
+            rows = self._forward(chunk, request, is_window=False)
+            if self._ple is not None:
+                self._ple.remember(chunk)
+            self._position += len(chunk)
         return rows
 
     def _mix(
@@ -268,9 +283,10 @@ class CpuSession:
         wanted = self._scratch.rows(num_rows)
         if first:
             wanted.xn[:] = rows.xn[first:]
-        layers.read_streams(ctx, weights.final, self._spec, wanted)
         logits = np.empty((num_rows, self._spec.vocab_size), np.float32)
-        _native.product(ctx, weights.head, wanted.x, [logits])
+        with _damage_named(f"in the output head, near position {self._position}"):
+            layers.read_streams(ctx, weights.final, self._spec, wanted)
+            _native.product(ctx, weights.head, wanted.x, [logits])
         if not np.isfinite(logits).all():
             row = int(np.argmin(np.isfinite(logits).all(axis=1)))
             at = self._position + row
@@ -326,9 +342,28 @@ class CpuSession:
             f"  Try: --context {num_tokens}, or a shorter prompt."
         )
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The layers' states change one after the other: half-way they belong to no position."""
+        self._is_broken = True
+        yield
+        self._is_broken = False
+
     def _refuse_broken(self) -> None:
         if self._is_broken:
             raise StrataError(
-                "this conversation's state is incomplete: reading its prompt was broken off.\n"
+                "this conversation's state is incomplete: a step of it was broken off.\n"
                 "  Try: reset it, or restore a checkpoint."
             )
+
+
+@contextmanager
+def _damage_named(where: str) -> Iterator[None]:
+    """Tells of a product's input that is no number as damaged weights, ``where`` it was met."""
+    try:
+        yield
+    except ValueError as error:
+        # The products refuse such inputs; any other refusal is a bug of ours.
+        if "NaN or infinite" not in str(error):
+            raise
+        raise layers.not_finite(f"{error} {where}") from error
