@@ -171,7 +171,7 @@ class NgramTable:
         if self._fd >= 0:
             # The descriptor stays the same number: other threads may be using it.
             plain = self._open_plain()
-            os.dup2(plain, self._fd)
+            os.dup2(plain, self._fd, inheritable=False)
             os.close(plain)
         self._is_direct = False
 
