@@ -212,7 +212,7 @@ def _print_against(
     if comparison.kl is None:
         console.print("llama.cpp gave no distribution to check its results by")
     else:
-        verdict = "" if comparison.kl <= MOST_KL else "; one of them is wrong"
+        verdict = "" if comparison.kl <= MOST_KL else f", above {MOST_KL:g}: do not trust both"
         console.print(f"KL of the two engines after a short prompt: {comparison.kl:.1e}{verdict}")
     ours, theirs = Medians.of(comparison.ours), Medians.of(comparison.theirs)
     table = Table(box=None, pad_edge=False)
