@@ -38,7 +38,7 @@ def test_text_is_parsed():
         ({"threads": 5000}, "threads must be at most 1024, not 5000"),
         ({"threads": True}, "threads must be int, not bool"),
         ({"threads": 1.5}, "threads must be int, not float"),
-        ({"isa": "avx"}, "one of scalar, avx2, avx512, not 'avx'.\n  Try: avx2"),
+        ({"isa": "avx"}, "one of scalar, avx2, avx512, amx, not 'avx'.\n  Try: avx2"),
         ({"direct_io": "maybe"}, "direct_io must be 0 or 1, not 'maybe'"),
         ({"model": 7}, "model must be Path, not int"),
     ],

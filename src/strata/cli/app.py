@@ -59,7 +59,9 @@ class LazyGroup(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; what it raises becomes one message on stderr and an exit code."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
         except (StrataError, OSError, MemoryError) as error:
             if is_debug():
                 raise
@@ -67,7 +69,7 @@ class LazyGroup(typer.core.TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         finally:
-            _flush_stdout()
+            _let_go_of_stdout()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """The list in ``--help``, without importing any command."""
@@ -83,18 +85,21 @@ def _report(error: Exception) -> int:
         message = "out of memory.\n  Try: a smaller --context, or a smaller model file."
     elif isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
-        message = f"{(error.strerror or str(error)).lower()}{where}."
+        message = (
+            f"{(error.strerror or str(error)).lower()}{where}.\n"
+            "  Try: check what the command reads and writes: paths, permissions, free space."
+        )
     else:
         message = str(error)
     typer.echo(f"strata: {message}", err=True)
     return EXIT_USAGE if isinstance(error, SettingsError) else EXIT_FAILURE
 
 
-def _flush_stdout() -> None:
-    """Flushes now, and keeps quiet when the reader has gone (``strata run | head``)."""
+def _let_go_of_stdout() -> None:
+    """Flushes now, and drops what cannot be written: the reader has gone, or the disk is full."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         # Python flushes again at exit and would complain; nothing complains about the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -126,7 +131,15 @@ def _root(
 
 def main() -> None:
     """Entry point of the ``strata`` command."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:
+        # --help and --version print before any command is invoked.
+        code = _report(error)
+        _let_go_of_stdout()
+        sys.exit(code)
 
 
 if __name__ == "__main__":

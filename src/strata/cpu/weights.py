@@ -104,10 +104,11 @@ class Embedding:
 
     format: BlockFormat
     raw: Bytes
+    scale: float = 1.0
 
     def rows(self, tokens: NDArray[np.int32]) -> Floats:
         """[T, D] float32 of tokens [T]."""
-        return dequantize(self.format, self.raw[tokens])
+        return dequantize(self.format, self.raw[tokens]) * np.float32(self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,11 @@ class _Loader:
             [self._matrix(Role.FINAL_HC_UP, None)],
         )
         return ModelWeights(
-            Embedding(self._index[embedding_name].format, self._index.raw(embedding_name)),
+            Embedding(
+                self._index[embedding_name].format,
+                self._index.raw(embedding_name),
+                self._scales(embedding_name, 1)[0],
+            ),
             layers,
             final,
             [self._matrix(head, None)],
@@ -213,6 +218,10 @@ class _Loader:
 
     def _qsa(self, layer: int) -> QsaWeights:
         spec = self._spec
+        for role in (Role.INDEX_Q, Role.INDEX_K):
+            # Their outputs only choose blocks and feed no product: no later check would see a NaN.
+            if not np.isfinite(self._index.array(tensor_name(role, layer))).all():
+                raise self._not_finite(tensor_name(role, layer))
         roles = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.INDEX_Q, Role.INDEX_K)
         norms = (Role.ATTN_Q_NORM, Role.ATTN_K_NORM, Role.INDEX_Q_NORM, Role.INDEX_K_NORM)
         return QsaWeights(

@@ -171,6 +171,10 @@ def _check_stops(stops: object) -> None:
         )
     if "" in stops:
         raise SettingsError("stop holds an empty text.\n  Try: leave it out.")
+    for stop in stops:
+        # A lone surrogate stands for bytes that were not UTF-8; no answer can ever hold it.
+        if any("\ud800" <= letter <= "\udfff" for letter in stop):
+            raise SettingsError(f"stop {stop!r} is not valid UTF-8.\n  Try: send it as UTF-8.")
 
 
 def _wrong(name: str, value: object, expected: str, nearest: str | None) -> SettingsError:

@@ -16,6 +16,10 @@ from strata.errors import CheckpointError, UnsupportedError
 from strata.model_spec import ARCHITECTURE
 
 MASK_64 = (1 << 64) - 1
+MAX_INTEGER = (1 << 31) - 1
+# Each head is a prime to search for; the trained model has 8 for each length, to 3 tokens.
+MAX_NGRAM_HEADS = 256
+MAX_NGRAM_SIZE = 16
 # Constants of SplitMix64 (Steele, Lea, Flood 2014) and the stride between n-gram layers.
 SPLITMIX_STEP = 0x9E3779B97F4A7C15
 SPLITMIX_FIRST = 0xBF58476D1CE4E5B9
@@ -140,11 +144,11 @@ class _Fields:
             "  where: config.json\n  Try: copy the checkpoint's config.json again."
         )
 
-    def integer(self, field: str, default: int | None = None) -> int:
+    def integer(self, field: str, default: int | None = None, most: int = MAX_INTEGER) -> int:
         value = self.config.get(field)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
-            raise self.fault(field, "a whole number above zero")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.fault(field, f"a whole number from 1 to {most}")
         return value
 
     def number(self, field: str, default: float | None = None) -> float:
@@ -259,8 +263,8 @@ def _ngram_keys(
     eos = read.integers("eos_token_id") or _Fields(config).integers("eos_token_id")
     if not eos:
         raise read.fault("eos_token_id", "a token id, because the n-gram memory is cut there")
-    ngram_size = read.integer("ngram_size", 3)
-    per_ngram = read.integer("heads_per_ngram", 8)
+    ngram_size = read.integer("ngram_size", 3, most=MAX_NGRAM_SIZE)
+    per_ngram = read.integer("heads_per_ngram", 8, most=MAX_NGRAM_HEADS)
     num_heads = (ngram_size - 1) * per_ngram
     width = read.integer("ple_embed_dim", read.integer("hidden_size"))
     if num_heads < 1 or width % num_heads:

@@ -80,6 +80,7 @@ class GgufWriter:
                 f"cannot write {path}: general.alignment is {metadata['general.alignment']}, "
                 f"expected {DEFAULT_ALIGNMENT}."
             )
+        _check_target(path)
         offset = 0
         self._offsets: dict[str, int] = {}
         self._plans = {plan.name: plan for plan in tensors}
@@ -345,6 +346,23 @@ def check_space(folder: Path, num_bytes: int) -> None:
         raise CheckpointError(
             f"the disk of {folder} is too full: {format_bytes(num_bytes)} ({num_bytes} bytes) "
             f"needed, {format_bytes(free)} free.\n  Try: another disk, or a smaller format."
+        )
+
+
+def _check_target(path: Path) -> None:
+    """Refuse what is no file: the rename at the end would put one in place of a device or pipe."""
+    try:
+        is_other = bool(path.name) and path.exists() and not path.is_file()
+    except (OSError, ValueError) as error:
+        # ValueError: a NUL in the path.
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CheckpointError(
+            f"cannot write {path}: {reason}.\n  Try: another name for the file."
+        ) from error
+    if is_other or not path.name:
+        raise CheckpointError(
+            f"cannot write {path}: that is not a regular file.\n"
+            "  Try: the name of a new .gguf file."
         )
 
 
