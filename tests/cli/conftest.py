@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from strata import errors
 from strata.cli.app import app
 from strata.formats.convert_types import TypePlan
 from strata.formats.synth import GEOMETRIES, synthesize
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from typer.testing import Result
 
-SOURCE = str(Path(__file__).resolve().parents[2] / "src")
+# Where this process has the package from: installed, or the source tree.
+SOURCE = str(Path(errors.__file__).resolve().parents[1])
 
 
 @pytest.fixture(scope="session")
