@@ -86,15 +86,19 @@ def test_ctrl_c_in_chat_stops_the_answer_and_not_the_chat(tiny: Path):
     assert "Traceback" not in err
 
 
+def read_until(pipe: IO[bytes], text: bytes) -> None:
+    """Reads lines up to the one with the text; a process that ends before fails the test."""
+    while text not in (line := pipe.readline()):
+        assert line, f"the process ended before it said {text!r}"
+
+
 def test_ctrl_c_twice_at_the_prompt_leaves_chat(tiny: Path):
     process = spawn("chat", "-m", tiny)
     assert process.stderr is not None
-    while b"Ctrl-D" not in process.stderr.readline():
-        pass
+    read_until(process.stderr, b"Ctrl-D")
     time.sleep(0.2)  # the line is written just before the first read begins
     process.send_signal(signal.SIGINT)
-    while b"Ctrl-C again" not in process.stderr.readline():
-        pass
+    read_until(process.stderr, b"Ctrl-C again")
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     code = process.wait(timeout=30)
