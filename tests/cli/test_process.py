@@ -12,6 +12,7 @@ from tests.cli.conftest import finish, spawn
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
+    from typing import IO
 
 ENDLESS = ("--raw", "--ignore-eos", "-n", 3000, "hello")
 
