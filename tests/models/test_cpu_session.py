@@ -100,9 +100,8 @@ def test_logits_equal_the_reference_and_transformers(name: str, load: LoadModel)
     assert session.position == NUM_TOKENS
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "many-qsa", "long-ngram", "random-0", "random-1", "random-2"]
-)
+# The greedy answers of two models soon repeat two or three tokens, which would compare little.
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("many-qsa", "random-0")])
 def test_greedy_answer_token_for_token(name: str, load: LoadModel) -> None:
     session, run = load(name).new_session(256), HfRun(tiny_model(name).hf)
     prompt = some_tokens(3, 23)
