@@ -1,1 +1,1 @@
-"""TBD."""
+"""From a request to its tokens: sessions, steps, sampling, conversations, measuring."""
