@@ -1,0 +1,1 @@
+"""Trains the demo model: data, tokenizer, network, loop, export, evaluation."""

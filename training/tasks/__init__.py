@@ -1,0 +1,1 @@
+"""Seeded generators of synthetic examples, and what a right answer to each is."""
