@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from strata._native import RopeRows
-    from strata.cpu.buffers import Floats
+    from strata.cpu.buffers import Floats, Ints
     from strata.cpu.model import CpuModel
     from strata.cpu.ngram_table import RowRequest
     from strata.cpu.scratch import RowViews
@@ -55,6 +55,9 @@ class CpuSession:
         self._position = 0
         self._window: Tokens | None = None
         self._is_broken = False
+        # For statistics: called with (layer, expert ids [T, K]) after each layer of experts. The
+        # ids are valid until it returns.
+        self.on_routing: Callable[[int, Ints], None] | None = None
         chunk = min(model.chunk_tokens, capacity)
         cell_type = np.float16 if model.kv_format == "f16" else np.float32
         self._states: tuple[GdnState | QsaState, ...] = tuple(
@@ -249,6 +252,8 @@ class CpuSession:
         layers.write_streams(ctx, layer.hc_ffn, spec, rows)
         layers.read_streams(ctx, layer.hc_ffn, spec, rows)
         layers.moe(ctx, layer.moe, spec, rows, layer.index)
+        if self.on_routing is not None:
+            self.on_routing(layer.index, rows.expert_ids)
         layers.write_streams(ctx, self._model.reads_after[layer.index], spec, rows)
 
     def _read_chunk(self, chunk: Tokens, request: RowRequest | None) -> RowViews:
