@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tests.models.hf_names import rename
 from tests.models.hf_oracle import widened
+from torch import nn
 from transformers import Qwen4ExpForCausalLM
 from transformers.models.qwen4_exp.configuration_qwen4_exp import Qwen4ExpTextConfig
 
@@ -275,7 +276,7 @@ def _ngram_spec(config: Qwen4ExpTextConfig) -> NgramSpec | None:
     if not config.ple_layer_ids:
         return None
     layer = config.ple_layer_ids[0] - 1
-    embedding = _build(config).model.layers[layer].ple.ple_embedding
+    embedding = build(config).model.layers[layer].ple.ple_embedding
     return NgramSpec(
         layer=layer,
         ngram_size=config.ngram_size,
@@ -290,13 +291,14 @@ def _ngram_spec(config: Qwen4ExpTextConfig) -> NgramSpec | None:
     )
 
 
-def _build(config: Qwen4ExpTextConfig) -> Qwen4ExpForCausalLM:
+def build(config: Qwen4ExpTextConfig) -> Qwen4ExpForCausalLM:
+    """The config as a model, in arithmetic that any precision has."""
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"  # the grouped product has no float64
     return Qwen4ExpForCausalLM(config).eval()
 
 
-def randomize(model: Qwen4ExpForCausalLM, seed: int) -> None:
+def randomize(model: nn.Module, seed: int) -> None:
     """Draws every parameter, also those transformers starts as constants."""
     rng = np.random.default_rng(seed)
     for name, parameter in model.named_parameters():
@@ -331,10 +333,10 @@ def tiny_model(name: str, dtype: str = "float32") -> TinyModel:
     spec = spec_of(config)
     if dtype == "float64":
         with widened():
-            hf = _build(config)
+            hf = build(config)
         hf = hf.double()
     else:
-        hf = _build(config)
+        hf = build(config)
     randomize(hf, seed=zlib.crc32(name.encode()))
     return TinyModel(hf, spec, gguf_weights(hf))
 

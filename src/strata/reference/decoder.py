@@ -1,6 +1,6 @@
 """The whole network on float weights: token ids to logits, with a state that can be copied.
 
-Owns the order of the layers. The draft layer is not part of it.
+Owns the order of the layers. The draft layer is ``draft_layer``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,18 @@ class ReferenceDecoder:
         state: State,
         positions: NDArray[np.int64] | None = None,
     ) -> Array:
-        """Logits [T, V] of every token; advances ``state`` by T tokens.
+        """Logits [T, V] of every token; arguments as ``forward_streams``."""
+        return self.forward_streams(tokens, state, positions)[1]
+
+    def forward_streams(
+        self,
+        tokens: NDArray[np.int64],
+        state: State,
+        positions: NDArray[np.int64] | None = None,
+    ) -> tuple[Array, Array]:
+        """The streams after the last layer, [T, c, D], and the logits [T, V] of every token.
+
+        Advances ``state`` by T tokens. A draft layer continues from the streams.
 
         Args:
             tokens: [T] int64 ids, T >= 1.
@@ -123,7 +134,7 @@ class ReferenceDecoder:
         for layer in range(spec.num_layers):
             streams = self._layer(layer, streams, tokens, state)
         final, _ = HyperConnection.from_weights(self._weights, "output_hc").read(streams, eps)
-        return np.asarray(final @ self._head.T)
+        return streams, np.asarray(final @ self._head.T)
 
     def _layer(self, layer: int, streams: Array, tokens: NDArray[np.int64], state: State) -> Array:
         spec, weights = self.spec, self._weights
