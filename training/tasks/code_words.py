@@ -359,6 +359,17 @@ def generate_long(rng: random.Random, split: Split) -> Example:
     return code_word_example(rng, split, plain_paragraph, length, None, "code_word_long")
 
 
+def long_example(rng: random.Random, split: Split, paragraphs: Paragraphs) -> Example:
+    """A long text (900 to 7,800 tokens) of the paragraphs, of the built-in filler, or of both."""
+    share = rng.choice((0.0, 0.0, 1.0, 1.0, 1.0, 0.5))
+
+    def mixed(rng: random.Random) -> str:
+        return paragraphs(rng) if rng.random() < share else plain_paragraph(rng)
+
+    length = _log_uniform_chars(rng, LONG_TOKENS)
+    return code_word_example(rng, split, mixed, length, None, "code_word_long")
+
+
 def grade(example: Example, answer: str) -> bool:
     """Whether the answer names the hidden values in order, and none of the wrong ones."""
     named = re.findall(r"[\w-]+", answer)

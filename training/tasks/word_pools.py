@@ -31,16 +31,16 @@ FIRST_NAMES = words_of("""
     """)
 
 CITIES = words_of("""
-    Amsterdam Antwerp Athens Auckland Baltimore Bangkok Barcelona Basel Bergen Berlin Bern Bologna
-    Bordeaux Boston Bremen Bristol Brussels Budapest Cairo Calgary Cardiff Chicago Cologne
-    Copenhagen Dallas Delhi Denver Detroit Dresden Dublin Edinburgh Florence Frankfurt Geneva Genoa
-    Ghent Glasgow Gothenburg Graz Hamburg Hanover Havana Helsinki Houston Istanbul Jakarta Kyoto
-    Leeds Leipzig Lima Lisbon Liverpool London Lyon Madrid Malaga Manchester Manila Marseille
-    Melbourne Memphis Miami Milan Montreal Munich Nairobi Nantes Naples Nashville Nice Oslo Ottawa
-    Oxford Palermo Paris Perth Phoenix Pisa Porto Portland Prague Quito Reykjavik Riga Rome
-    Rotterdam Salzburg Seattle Seoul Seville Sheffield Singapore Sofia Stockholm Stuttgart Sydney Tallinn
-    Tampere Tokyo Toronto Toulouse Trieste Turin Utrecht Valencia Vancouver Venice Verona Vienna
-    Vilnius Warsaw Wellington York Zagreb Zurich
+    Amsterdam Antwerp Athens Auckland Baltimore Bangkok Barcelona Basel Bergen Berlin Bern
+    Bologna Bordeaux Boston Bremen Bristol Brussels Budapest Cairo Calgary Cardiff Chicago
+    Cologne Copenhagen Dallas Delhi Denver Detroit Dresden Dublin Edinburgh Florence Frankfurt
+    Geneva Genoa Ghent Glasgow Gothenburg Graz Hamburg Hanover Havana Helsinki Houston Istanbul
+    Jakarta Kyoto Leeds Leipzig Lima Lisbon Liverpool London Lyon Madrid Malaga Manchester
+    Manila Marseille Melbourne Memphis Miami Milan Montreal Munich Nairobi Nantes Naples
+    Nashville Nice Oslo Ottawa Oxford Palermo Paris Perth Phoenix Pisa Porto Portland Prague
+    Quito Reykjavik Riga Rome Rotterdam Salzburg Seattle Seoul Seville Sheffield Singapore Sofia
+    Stockholm Stuttgart Sydney Tallinn Tampere Tokyo Toronto Toulouse Trieste Turin Utrecht
+    Valencia Vancouver Venice Verona Vienna Vilnius Warsaw Wellington York Zagreb Zurich
     """)
 
 COLOURS = words_of("""
