@@ -87,7 +87,9 @@ class ReferenceDraftLayer:
             )
         self.spec = spec
         self.dtype = dtype
-        self._weights = {name: np.asarray(weights[name], dtype) for name in needed}
+        self._weights: dict[str, Array] = {
+            name: np.asarray(weights[name], dtype) for name in needed
+        }
         self._head = self._weights[head]
         self._embedding = self._weights[embedding]
 
@@ -161,7 +163,8 @@ class ReferenceDraftLayer:
         cos, sin = rope_tables(spec.rope, np.arange(past, past + num), self.dtype)
 
         def project(name: str, heads: int) -> Array:
-            return (x @ self._weights[f"{self._prefix}{name}.weight"].T).reshape(num, heads, -1)
+            weight = self._weights[f"{self._prefix}{name}.weight"]
+            return np.asarray(x @ weight.T).reshape(num, heads, -1)
 
         def normed_and_turned(a: Array, norm: str) -> Array:
             gamma = self._weights[f"{self._prefix}{norm}.weight"]
