@@ -108,7 +108,8 @@ _POOLS: dict[str, tuple[str, ...]] = {
         "swept the path to",
     ),
     "quality": words_of(
-        "old small heavy light clean broken useful pretty plain strange new large narrow simple sturdy fine round flat"
+        "old small heavy light clean broken useful pretty plain strange new large narrow simple"
+        " sturdy fine round flat"
     ),
     "mood": words_of(
         "happy tired quiet curious busy late hungry pleased calm patient surprised cheerful"
