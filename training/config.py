@@ -118,8 +118,8 @@ class Geometry:
 DEMO = Geometry()
 # Small enough for a processor, with every part of the architecture.
 TOY = replace(
-    DEMO, vocab_size=256, hidden_size=64, num_layers=4, context_len=512, hc_rank=8,
+    DEMO, hidden_size=64, num_layers=4, hc_rank=8,
     gdn_key_heads=2, gdn_value_heads=4, gdn_head_dim=16, num_heads=4, head_dim=16, rope_dim=8,
     index_heads=2, index_dim=16, index_budget=32, num_experts=8, top_k=2, expert_size=32,
-    shared_expert_size=32, ngram_row_size=4, ngram_rows_per_head=64, eos_id=200, image_id=212,
+    shared_expert_size=32, ngram_row_size=4, ngram_rows_per_head=64,
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """The gated delta rule over whole sequences, differentiable; the maths of ``strata.reference``.
 
-Owns the chunked form in PyTorch and the choice of flash-linear-attention's kernels for it.
+Owns the chunked form: batched products around a walk from chunk to chunk and the inverse of each
+chunk's triangular system, which are Triton kernels on a GPU.
 """
 
 from __future__ import annotations
@@ -9,15 +10,37 @@ import torch
 from torch import Tensor
 
 try:
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule as _fla_chunked
-except ImportError:  # the processor, or a machine without it
-    _fla_chunked = None
+    from training.gated_delta_kernels import UnitLowerInverse, Walk
+except ImportError:  # no Triton: the processor
+    UnitLowerInverse = Walk = None  # type: ignore[assignment,misc]
 
-HAS_FLA = _fla_chunked is not None
 CHUNK = 64
 
 
-def chunked(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
+def _inverse(lower: Tensor) -> Tensor:
+    """Inverse of 1 + strictly lower matrices [..., C, C]."""
+    if lower.is_cuda:
+        inverse: Tensor = UnitLowerInverse.apply(lower)
+        return inverse
+    one = torch.eye(lower.shape[-1], device=lower.device, dtype=lower.dtype)
+    return torch.linalg.solve_triangular(lower + one, one, upper=False, unitriangular=True)
+
+
+def _walk(values: Tensor, keys: Tensor, leaving: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """States before each chunk [P, N, Dk, Dv] and corrections [P, N, C, Dv]; see ``Walk``."""
+    if values.is_cuda:
+        result: tuple[Tensor, Tensor] = Walk.apply(values, keys, leaving, kept)
+        return result
+    state = values.new_zeros(values.shape[0], keys.shape[-1], values.shape[-1])
+    states, corrections = [], []
+    for n in range(values.shape[1]):
+        states.append(state)
+        corrections.append(values[:, n] - keys[:, n] @ state)
+        state = kept[:, n, None, None] * state + leaving[:, n].transpose(1, 2) @ corrections[-1]
+    return torch.stack(states, 1), torch.stack(corrections, 1)
+
+
+def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
     """Outputs [B, T, H, Dv] from an empty memory, float32; T a multiple of 64.
 
     Args:
@@ -31,48 +54,25 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) ->
     ``strata.reference.gated_delta.chunked``.
     """
     batch, length, heads, dim = q.shape
+    with torch.autocast(q.device.type, enabled=False):
 
-    def chunks(a: Tensor) -> Tensor:
-        """[B, H, T / C, C, ...] float32."""
-        a = a.float().view(batch, length // CHUNK, CHUNK, heads, -1)
-        return a.permute(0, 3, 1, 2, 4)
+        def chunks(a: Tensor) -> Tensor:
+            """[B H, T / C, C, ...] float32."""
+            a = a.float().view(batch, length // CHUNK, CHUNK, heads, -1).permute(0, 3, 1, 2, 4)
+            return a.flatten(0, 1)
 
-    q, k, v, beta = chunks(q) * dim**-0.5, chunks(k), chunks(v), chunks(beta)
-    total = chunks(log_decay).squeeze(-1).cumsum(-1)  # G
-    not_after = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
-    exponent = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(~not_after, -torch.inf)
-    decay = exponent.exp()
-    from_start = total.exp().unsqueeze(-1)
-    before = (beta * (k @ k.transpose(-1, -2)) * decay).tril(-1)
-    system = before + torch.eye(CHUNK, device=q.device)
-    right = torch.cat([beta * v, beta * from_start * k], -1)
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    values, keys = solved.split([v.shape[-1], dim], -1)
-    inside = (q @ k.transpose(-1, -2)) * decay
-    reading = q * from_start
-    to_end = (total[..., -1:] - total).exp().unsqueeze(-1)
-    leaving = (k * to_end).transpose(-1, -2)
-    kept = from_start[..., -1:, :]
-
-    memory = q.new_zeros(batch, heads, dim, v.shape[-1])
-    outputs = []
-    for n in range(length // CHUNK):
-        corrections = values[:, :, n] - keys[:, :, n] @ memory
-        outputs.append(reading[:, :, n] @ memory + inside[:, :, n] @ corrections)
-        memory = kept[:, :, n] * memory + leaving[:, :, n] @ corrections
-    out = torch.stack(outputs, 2)
-    return out.permute(0, 2, 3, 1, 4).reshape(batch, length, heads, -1)
-
-
-@torch.compiler.disable
-def fla_chunked(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
-    """``chunked`` by flash-linear-attention's Triton kernels, bfloat16 products."""
-    out, _ = _fla_chunked(q, k, v, g=log_decay, beta=beta, output_final_state=False)
+        q, k, v, beta = chunks(q) * dim**-0.5, chunks(k), chunks(v), chunks(beta)
+        total = chunks(log_decay).squeeze(-1).cumsum(-1)  # G
+        not_after = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
+        exponent = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(~not_after, -torch.inf)
+        decay = exponent.exp()
+        from_start = total.exp().unsqueeze(-1)
+        solve = _inverse((beta * (k @ k.transpose(-1, -2)) * decay).tril(-1))
+        to_end = (total[..., -1:] - total).exp().unsqueeze(-1)
+        states, corrections = _walk(
+            solve @ (beta * v), solve @ (beta * from_start * k), k * to_end, from_start[..., -1, 0]
+        )
+        inside = (q @ k.transpose(-1, -2)) * decay
+        out = (q * from_start) @ states + inside @ corrections
+        out = out.view(batch, heads, length, -1).transpose(1, 2)
     return out
-
-
-def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> Tensor:
-    """``chunked``, by the fastest means on this device; bfloat16 in means bfloat16 products."""
-    if HAS_FLA and q.is_cuda and q.dtype == torch.bfloat16:
-        return fla_chunked(q, k, v, log_decay.float(), beta)
-    return chunked(q, k, v, log_decay, beta)
