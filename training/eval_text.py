@@ -1,13 +1,13 @@
 """Held-out prose read token by token: perplexity, and the experts of every token.
 
 Owns the reading through a session of the CPU engine, in windows, because a window gives the
-logits of all its rows. The text itself comes from the corpus' held-out part.
+logits of all its rows. The documents come from ``held_out``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import numpy as np
 from strata.cpu.session import CpuSession
 from strata.engine.build import open_parts
 from strata.engine.session import MAX_WINDOW_ROWS
+from strata.errors import RequestError
 from strata.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from strata.engine.session import Session, Tokens
 
-# Each piece of the text is read from an empty conversation.
+# Documents, and the pieces of longer ones, are each read from an empty conversation.
 PIECE_TOKENS = 1024
 
 OnTokens = Callable[[int, int], None]  # (tokens read, tokens to read)
@@ -54,32 +55,53 @@ class TextReading:
 
 
 def read_text(
-    model: Path | None, text: str, max_tokens: int, on_tokens: OnTokens | None = None
+    model: Path | None,
+    documents: Iterable[str],
+    max_tokens: int,
+    on_tokens: OnTokens | None = None,
 ) -> TextReading:
-    """The first ``max_tokens`` tokens of ``text`` through a model file (None: the demo)."""
+    """The first ``max_tokens`` tokens of the documents through a model file (None: the demo).
+
+    Raises:
+        RequestError: there is nothing to predict in them.
+    """
     parts = open_parts(Settings.from_options({"model": model, "context_len": PIECE_TOKENS}))
     try:
-        ids = np.array(parts.text.encode(text)[:max_tokens], np.int32)
-        if len(ids) < 2:
-            raise ValueError("the text has fewer than two tokens")
+        pieces = cut_pieces(map(parts.text.encode, documents), max_tokens)
+        if not pieces:
+            raise RequestError("the held-out text is empty.\n  Try: another --text.")
         session = parts.model.new_session(PIECE_TOKENS)
         told: list[NDArray[np.int32]] = []
         if isinstance(session, CpuSession):
             session.on_routing = lambda _layer, expert_ids: told.append(expert_ids.copy())
-        nats = 0.0
-        num_predicted = 0
-        for start in range(0, len(ids), PIECE_TOKENS):
-            piece = ids[start : start + PIECE_TOKENS]
+        total = sum(map(len, pieces))
+        nats, num_read = 0.0, 0
+        for piece in pieces:
             session.reset()
             nats += piece_nats(session, piece)
-            num_predicted += len(piece) - 1
+            num_read += len(piece)
             if on_tokens is not None:
-                on_tokens(start + len(piece), len(ids))
+                on_tokens(num_read, total)
         spec = parts.model.spec
         expert_ids = join_layers(told, spec.num_layers)
     finally:
         parts.close()
-    return TextReading(num_predicted, nats, expert_ids, spec.num_experts)
+    return TextReading(total - len(pieces), nats, expert_ids, spec.num_experts)
+
+
+def cut_pieces(documents: Iterable[Sequence[int]], max_tokens: int) -> list[Tokens]:
+    """Documents in pieces of 2 to ``PIECE_TOKENS`` tokens, together at most ``max_tokens``."""
+    pieces: list[Tokens] = []
+    room = max_tokens
+    for ids in documents:
+        for start in range(0, len(ids), PIECE_TOKENS):
+            piece = np.array(ids[start : start + min(PIECE_TOKENS, room)], np.int32)
+            if len(piece) > 1:
+                pieces.append(piece)
+                room -= len(piece)
+        if room < 2:
+            break
+    return pieces
 
 
 def piece_nats(session: Session, tokens: Tokens) -> float:

@@ -25,6 +25,7 @@ from training.eval_checks import Verdict, judge
 from training.eval_long import code_word_cells
 from training.eval_routing import routing_table
 from training.eval_text import read_text
+from training.held_out import HELD_OUT_TEXT, held_out_documents
 from training.tasks import ALL_TASKS
 from training.tasks.example import Example, Split
 from training.tasks.grading import last_number
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from training.tasks.example import Task
 
 SECTIONS = ("tasks", "code-words", "sanity", "stories", "text")
-HELD_OUT_TEXT = Path(__file__).parent / "data" / "held_out.txt"
 SANITY_QUESTION = "What is 12*12?"
 STORY_TASK = "story"
 NUM_STORIES = 20
@@ -78,10 +78,10 @@ def tell_stories(engine: ChatEngine, task: Task, num_stories: int) -> list[dict[
 
 
 def read_held_out(model: Path | None, path: Path, max_tokens: int) -> dict[str, Any]:
-    """Perplexity and routing on a text file, of its first ``max_tokens`` tokens."""
-    text = path.read_text(encoding="utf-8")
+    """Perplexity and routing on held-out documents, of their first ``max_tokens`` tokens."""
+    documents = held_out_documents(path)
     with Bar("reading held-out text") as bar:
-        reading = read_text(model, text, max_tokens, bar)
+        reading = read_text(model, documents, max_tokens, bar)
     num_experts = reading.num_experts
     return {
         "tokens": reading.num_predicted,

@@ -19,7 +19,8 @@ from strata.errors import StrataError
 from strata.formats.convert import ConvertOptions, convert
 from strata.formats.convert_types import TypePlan
 from training.eval_text import read_text
-from training.evaluate import HELD_OUT_TEXT, TEXT_TOKENS
+from training.evaluate import TEXT_TOKENS
+from training.held_out import HELD_OUT_TEXT, held_out_documents
 from training.quantize import demo_types
 
 if TYPE_CHECKING:
@@ -52,13 +53,18 @@ class FormatRow:
 
 
 def format_row(
-    name: str, types: TypePlan, export: Path, work: Path, text: str, max_tokens: int
+    name: str,
+    types: TypePlan,
+    export: Path,
+    work: Path,
+    documents: Sequence[str],
+    max_tokens: int,
 ) -> FormatRow:
-    """Converts the export to one format and reads the text with it."""
+    """Converts the export to one format and reads the documents with it."""
     path = work / "model.gguf"
     report = convert(export, path, ConvertOptions(types=types, has_draft=False))
     with Bar(f"reading with {name}") as bar:
-        reading = read_text(path, text, max_tokens, bar)
+        reading = read_text(path, documents, max_tokens, bar)
     size = path.stat().st_size
     path.unlink()
     return FormatRow(name, size, reading.num_predicted, reading.perplexity, report.notices)
@@ -74,12 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the table to this file")
     options = parser.parse_args(arguments)
     try:
-        text = options.text.read_text(encoding="utf-8")
+        documents = held_out_documents(options.text)
         rows = []
         with tempfile.TemporaryDirectory() as work:
             for name in options.formats:
                 row = format_row(
-                    name, FORMATS[name], options.export, Path(work), text, options.tokens
+                    name, FORMATS[name], options.export, Path(work), documents, options.tokens
                 )
                 rows.append(row)
                 print(

@@ -7,6 +7,7 @@ the limits of its size; the conversion itself is ``strata convert``, whose comma
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 import tempfile
@@ -101,7 +102,7 @@ def write_demo(export: Path, folder: Path) -> list[Path]:
     Raises:
         StrataError: the export cannot be converted, or the files are too large.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that the last step is a rename.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".demo-") as made:
         options = ConvertOptions(
@@ -114,6 +115,7 @@ def write_demo(export: Path, folder: Path) -> list[Path]:
         for notice in report.notices:
             say(f"note: {notice}")
         check_sizes({path.name: path.stat().st_size for path in report.paths})
+        folder.mkdir(exist_ok=True)
         for old in folder.glob("*.gguf"):
             old.unlink()
         return [Path(shutil.move(path, folder / path.name)) for path in report.paths]
@@ -142,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("export", type=Path, help="folder that training.export wrote")
     parser.add_argument("--out", type=Path, default=DEMO_FOLDER, help="folder of the GGUF shards")
     options = parser.parse_args(arguments)
-    print(" ".join(command_line(str(options.export), str(options.out / f"{STEM}.gguf"))))
+    print(shlex.join(command_line(str(options.export), str(options.out / f"{STEM}.gguf"))))
     try:
         paths = write_demo(options.export, options.out)
     except StrataError as error:

@@ -7,6 +7,7 @@ session's logits read one by one.
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,12 +30,16 @@ from training.eval_answers import (
 )
 from training.eval_checks import CHECKS, judge
 from training.eval_routing import cache_slots, layer_routing, lru_hits, routing_table
-from training.eval_text import join_layers, piece_nats
+from training.eval_text import PIECE_TOKENS, cut_pieces, join_layers, piece_nats
 from training.evaluate import ask_sanity, tell_stories
+from training.held_out import held_out_documents, sample
 from training.tasks.example import Example, Split, Task
+
+from strata.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
     from random import Random
 
 
@@ -239,6 +244,37 @@ def test_nats_are_those_of_tokens_read_one_by_one(num_tokens: int):
         expected -= math.log(probabilities[tokens[end]] / probabilities.sum())
     assert piece_nats(session, tokens) == pytest.approx(expected, rel=1e-9)
     assert session.position == num_tokens
+
+
+def test_documents_are_cut_into_pieces():
+    documents = [[1], [2, 3, 4], list(range(PIECE_TOKENS + 5)), [], list(range(9)), [7, 8]]
+    pieces = cut_pieces(documents, 10_000)
+    assert [len(piece) for piece in pieces] == [3, PIECE_TOKENS, 5, 9, 2]
+    assert pieces[2].tolist() == list(range(PIECE_TOKENS, PIECE_TOKENS + 5))
+    assert [len(piece) for piece in cut_pieces(documents, PIECE_TOKENS + 10)] == [
+        3, PIECE_TOKENS, 5, 2,
+    ]  # fmt: skip
+    assert [len(piece) for piece in cut_pieces(documents, 4)] == [3]
+
+
+def test_held_out_sample_comes_from_everywhere(tmp_path: Path):
+    documents = [f"title {number}\n\n" + "word " * (number % 9 * 300 + 10) for number in range(300)]
+    chosen = sample(documents, 60_000)
+    assert 50_000 < sum(map(len, chosen)) <= 60_000
+    assert max(map(len, chosen)) <= 8_000
+    assert len(set(chosen)) == len(chosen)
+    numbers = [documents.index(document) for document in chosen]
+    assert min(numbers) < 60
+    assert max(numbers) > 240
+    assert sample(reversed(documents), 60_000) == chosen
+    path = tmp_path / "held_out.xz"
+    path.write_bytes(lzma.compress(b"a\n\x1e\nb"))
+    assert held_out_documents(path) == ["a", "b"]
+    plain = tmp_path / "prose.txt"
+    plain.write_text("one document")
+    assert held_out_documents(plain) == ["one document"]
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        held_out_documents(tmp_path / "none.xz")
 
 
 def test_layers_are_joined_over_windows():

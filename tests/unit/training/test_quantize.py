@@ -126,7 +126,7 @@ def test_perplexity_is_that_of_transformers(export, tmp_path: Path):
     folder, model = export
     # Longer than a piece, so that the text is read in two.
     text = "".join(chr(97 + i * i % 23) for i in range(PIECE_TOKENS + 150)) + " the end of the text"
-    row = format_row("F32", TypePlan.preset("f32"), folder, tmp_path, text, 1200)
+    row = format_row("F32", TypePlan.preset("f32"), folder, tmp_path, [text], 1200)
     ids = _ids(folder, tmp_path, text)[:1200]
     nats, num = 0.0, 0
     for start in range(0, len(ids), PIECE_TOKENS):
@@ -142,7 +142,7 @@ def test_perplexity_is_that_of_transformers(export, tmp_path: Path):
 
 
 def test_coarser_formats_say_what_replaced_them(export, tmp_path: Path):
-    row = format_row("Q2_0", FORMATS["Q2_0"], export[0], tmp_path, "abcdefghij", 8)
+    row = format_row("Q2_0", FORMATS["Q2_0"], export[0], tmp_path, ["abcdefghij"], 8)
     assert any("IQ4_NL, not Q2_0" in notice for notice in row.notices)
     assert np.isfinite(row.perplexity)
 
