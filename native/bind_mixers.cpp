@@ -209,12 +209,24 @@ void place_scratch(Qsa &a, const QsaScratch &s) {
     check(a.weight_stride >= a.cells(last), "weights are too short");
 }
 
-void place_cells(Qsa &a, const QsaCells &c) {
+void place_tables(Qsa &a, const RopeRows &rope, int64_t first_position) {
+    const int64_t pairs = a.rope_dim / 2, end = a.position + a.rows - rope.start;
+    check(rope.start >= 0 && rope.start <= first_position, "the tables begin too late");
+    a.table_start = rope.start;
+    a.cos = data_of(rope.cos, end * pairs, "cos");
+    a.sin = data_of(rope.sin, end * pairs, "sin");
+}
+
+void place_kv(Qsa &a, const QsaCells &c) {
     check(int64_t(c.k_cells.shape(0)) == a.kv_heads && int64_t(c.k_cells.shape(2)) == a.head_dim,
           "cells have another shape");
     a.is_half = c.is_half, a.capacity = c.k_cells.shape(1);
     check(a.position >= 0 && a.position + a.rows <= a.capacity, "the cells are full");
     a.k_cells = c.k_cells.data(), a.v_cells = c.v_cells.data();
+}
+
+void place_cells(Qsa &a, const QsaCells &c) {
+    place_kv(a, c);
     a.raw_capacity = c.raw_keys.shape(0);
     check(a.raw_capacity >= a.rows + a.block, "raw_keys are too few for these rows");
     a.raw_keys = data_of(c.raw_keys, a.raw_capacity * a.index_dim, "raw_keys");
@@ -230,17 +242,14 @@ void run_qsa(QsaLayer &layer, Context &ctx, int64_t rows, int64_t position,
     Qsa a = layer.a;
     check(rows >= 1, "a call needs a row");
     a.rows = rows, a.position = position;
-    const int64_t kv = rows * a.kv_heads * a.head_dim, pairs = a.rope_dim / 2;
+    const int64_t kv = rows * a.kv_heads * a.head_dim;
     a.q_gate = data_of(q_gate, rows * a.heads * 2 * a.head_dim, "q_gate");
     a.k_in = data_of(k, kv, "k");
     a.v_in = data_of(v, kv, "v");
     a.index_q_in = data_of(index_q, rows * a.index_heads * a.index_dim, "index_q");
     a.index_k_in = data_of(index_k, rows * a.index_dim, "index_k");
-    a.table_start = rope.start;
     const int64_t first_block = position / a.block;
-    check(rope.start >= 0 && rope.start <= first_block * a.block, "the tables begin too late");
-    a.cos = data_of(rope.cos, (position + rows - rope.start) * pairs, "cos");
-    a.sin = data_of(rope.sin, (position + rows - rope.start) * pairs, "sin");
+    place_tables(a, rope, first_block * a.block);
     place_cells(a, cells);
     place_scratch(a, scratch);
     a.out = data_of(out, rows * a.heads * a.head_dim, "out");
@@ -261,6 +270,66 @@ void run_qsa(QsaLayer &layer, Context &ctx, int64_t rows, int64_t position,
         for (int64_t first = 0; first < rows; first += ROW_GROUP) {
             const int64_t count = first + ROW_GROUP < rows ? ROW_GROUP : rows - first;
             attend(a, ctx, first, count, thread, n);
+        }
+    });
+}
+
+// Attention over every cell, without an indexer.
+struct DenseLayer {
+    DenseLayer(int64_t heads, int64_t kv_heads, int64_t rope_dim, float eps, ConstFloats q_gamma_,
+               ConstFloats k_gamma_)
+        : q_gamma(q_gamma_), k_gamma(k_gamma_) {
+        a.heads = heads, a.kv_heads = kv_heads, a.rope_dim = rope_dim, a.eps = eps;
+        a.head_dim = q_gamma.size();
+        // Blocks of one cell, and a budget that holds them all.
+        a.block = 1, a.budget_blocks = INT64_MAX;
+        check(kv_heads >= 1 && heads % kv_heads == 0, "query heads must share kv heads");
+        check(rope_dim % 2 == 0 && rope_dim <= a.head_dim,
+              "more values are to be rotated than a head has");
+        a.q_gamma = q_gamma.data();
+        a.k_gamma = data_of(k_gamma, a.head_dim, "k_gamma");
+    }
+
+    Qsa a{};
+    ConstFloats q_gamma, k_gamma;
+};
+
+// Writes the cells of all rows from `position` on; the last `queries` of them attend.
+void run_dense(DenseLayer &layer, Context &ctx, int64_t rows, int64_t queries, int64_t position,
+               const ConstFloats &q_gate, const ConstFloats &k, const ConstFloats &v,
+               const RopeRows &rope, QsaCells &cells, const QsaScratch &scratch,
+               const Floats &out) {
+    Qsa a = layer.a;
+    check(rows >= 1 && queries >= 0 && queries <= rows, "a call needs a row for each query");
+    a.rows = rows, a.position = position;
+    a.k_in = data_of(k, rows * a.kv_heads * a.head_dim, "k");
+    a.v_in = data_of(v, rows * a.kv_heads * a.head_dim, "v");
+    place_tables(a, rope, position);
+    place_kv(a, cells);
+    Qsa last = a;
+    last.rows = queries, last.position = position + rows - queries;
+    last.q_gate = data_of(q_gate, queries * a.heads * 2 * a.head_dim, "q_gate");
+    last.q = data_of(scratch.q, queries * a.heads * a.head_dim, "q");
+    check(scratch.weights.ndim() == 3, "scratch has other dimensions");
+    last.weight_stride = scratch.weights.shape(2);
+    check(last.weight_stride >= position + rows, "weights are too short");
+    const int64_t group = queries < ROW_GROUP ? queries : ROW_GROUP;
+    last.weights = data_of(scratch.weights, group * a.heads * last.weight_stride, "weights");
+    last.out = data_of(out, queries * a.heads * a.head_dim, "out");
+    const ThreadScratch spare(ctx.pool.num_threads(), a.head_dim);
+    const int64_t kv = 2 * a.kv_heads;
+    nb::gil_scoped_release released;
+    ctx.pool.run([&](int thread, int n) {
+        share(rows * kv, thread, n, [&](int64_t i, int) {
+            ctx.ops.qsa_head(a, i / kv, a.heads + i % kv, spare.of(thread));
+        });
+        share(queries * a.heads, thread, n, [&](int64_t i, int) {
+            ctx.ops.qsa_head(last, i / a.heads, i % a.heads, spare.of(thread));
+        });
+        ctx.pool.barrier();
+        for (int64_t first = 0; first < queries; first += ROW_GROUP) {
+            const int64_t count = first + ROW_GROUP < queries ? ROW_GROUP : queries - first;
+            attend(last, ctx, first, count, thread, n);
         }
     });
 }
@@ -306,4 +375,11 @@ void bind_mixers(nb::module_ &m) {
         .def("run", &run_qsa, nb::arg("ctx"), nb::arg("rows"), nb::arg("position"),
              nb::arg("q_gate"), nb::arg("k"), nb::arg("v"), nb::arg("index_q"), nb::arg("index_k"),
              nb::arg("rope"), nb::arg("cells"), nb::arg("scratch"), nb::arg("out").noconvert());
+    nb::class_<DenseLayer>(m, "DenseLayer")
+        .def(nb::init<int64_t, int64_t, int64_t, float, ConstFloats, ConstFloats>(),
+             nb::arg("heads"), nb::arg("kv_heads"), nb::arg("rope_dim"), nb::arg("eps"),
+             nb::arg("q_gamma"), nb::arg("k_gamma"))
+        .def("run", &run_dense, nb::arg("ctx"), nb::arg("rows"), nb::arg("queries"),
+             nb::arg("position"), nb::arg("q_gate"), nb::arg("k"), nb::arg("v"), nb::arg("rope"),
+             nb::arg("cells"), nb::arg("scratch"), nb::arg("out").noconvert());
 }

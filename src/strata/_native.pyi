@@ -194,3 +194,28 @@ class QsaLayer:
         scratch: QsaScratch,
         out: Floats,
     ) -> None: ...
+
+class DenseLayer:
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        rope_dim: int,
+        eps: float,
+        q_gamma: Floats,
+        k_gamma: Floats,
+    ) -> None: ...
+    def run(
+        self,
+        ctx: Context,
+        rows: int,
+        queries: int,
+        position: int,
+        q_gate: Floats,
+        k: Floats,
+        v: Floats,
+        rope: RopeRows,
+        cells: QsaCells,
+        scratch: QsaScratch,
+        out: Floats,
+    ) -> None: ...

@@ -108,6 +108,18 @@ class Settings:
             env="STRATA_DIRECT_IO",
         ),
     )
+    draft_tokens: int = field(
+        default=0,
+        metadata=_wish(
+            int,
+            "--draft",
+            "Tokens guessed ahead in each step by the model's draft layer. They change the speed, "
+            "never the text.",
+            env="STRATA_DRAFT",
+            minimum=0,
+            maximum=3,
+        ),
+    )
     checkpoints: int = field(
         default=2,
         metadata=_wish(

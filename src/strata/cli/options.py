@@ -21,6 +21,7 @@ ENGINE_SETTINGS = (
     "kv_format",
     "chunk_tokens",
     "direct_io",
+    "draft_tokens",
 )
 
 

@@ -35,7 +35,7 @@ def load_model(
     Args:
         index: an open model whose layout has been checked; may be closed afterwards.
         spec: its geometry.
-        settings: threads, isa, kv_format, chunk_tokens and direct_io are used.
+        settings: threads, isa, kv_format, chunk_tokens, direct_io and draft_tokens are used.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
@@ -49,6 +49,7 @@ def load_model(
         kv_format=settings.kv_format,
         chunk_tokens=settings.chunk_tokens,
         direct_io=settings.direct_io,
+        has_draft=settings.draft_tokens > 0 and spec.num_draft_layers > 0,
         on_progress=on_progress,
     )
 

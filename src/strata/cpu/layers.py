@@ -5,12 +5,15 @@ Nothing here allocates or loops over rows; each function is a handful of native 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from strata import _native
 from strata.errors import StrataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from strata._native import Context, RopeRows
     from strata.cpu.buffers import Floats
     from strata.cpu.scratch import RowViews, Scratch
@@ -24,6 +27,18 @@ def not_finite(what: str) -> StrataError:
     return StrataError(
         f"{what}.\n  Try: check the model file, or download it again; a weight in it is damaged."
     )
+
+
+@contextmanager
+def damage_named(where: str) -> Iterator[None]:
+    """Tells of a product's input that is no number as damaged weights, ``where`` it was met."""
+    try:
+        yield
+    except ValueError as error:
+        # The products refuse such inputs; any other refusal is a bug of ours.
+        if "NaN or infinite" not in str(error):
+            raise
+        raise not_finite(f"{error} {where}") from error
 
 
 def normed(ctx: Context, hc: HcWeights, spec: ModelSpec, rows: RowViews) -> None:

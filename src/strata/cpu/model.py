@@ -28,6 +28,7 @@ class CpuModel:
         kv_format: "f16" or "f32".
         chunk_tokens: prompt tokens of one step.
         direct_io: read n-gram rows past the page cache.
+        has_draft: load the draft layer; the file must have one. Its sessions then have a drafter.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
@@ -43,13 +44,16 @@ class CpuModel:
         kv_format: str = "f16",
         chunk_tokens: int = 512,
         direct_io: bool = True,
+        has_draft: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.ctx = ctx
         self.kv_format = kv_format
         self.chunk_tokens = chunk_tokens
         self._spec = spec
-        self.weights: ModelWeights = load_weights(ctx, index, spec, on_progress)
+        self.weights: ModelWeights = load_weights(
+            ctx, index, spec, on_progress, has_draft=has_draft
+        )
         self.ngram_table: NgramTable | None = None
         if spec.ngram is not None:
             entry = index[tensor_name(Role.NGRAM_TABLE)]

@@ -13,12 +13,13 @@ import numpy as np
 
 from strata import _native
 from strata.cpu import layers
+from strata.cpu.draft import CpuDrafter
+from strata.cpu.rope_rows import RopeSpan
 from strata.cpu.scratch import Scratch
 from strata.cpu.state import MAX_WINDOW_ROWS, GdnState, PleState, QsaState, Snapshot
 from strata.cpu.weights import GdnWeights, QsaWeights
 from strata.errors import ContextTooLong, RequestError, StrataError
 from strata.reference.ngram_memory import ngram_rows
-from strata.reference.rope import rope_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from strata.cpu.weights import LayerWeights, PleWeights
 
     Tokens = NDArray[np.int32]
-
-# Rows of the rotary tables made at a time.
-_ROPE_ROWS = 1024
 
 
 class CpuSession:
@@ -68,8 +66,11 @@ class CpuSession:
         )
         self._ple = None if spec.ngram is None else PleState(spec, spec.ngram)
         self._scratch = Scratch(spec, chunk, capacity)
-        self._rope_span = range(0, min(_ROPE_ROWS, capacity))
-        self._rope = self._make_rope_rows()
+        self._rope = RopeSpan(spec.rope, spec.index_block, capacity)
+        draft = model.weights.draft
+        self._drafter = (
+            None if draft is None else CpuDrafter(self._ctx, spec, draft, capacity, cell_type)
+        )
 
     @property
     def position(self) -> int:
@@ -85,6 +86,11 @@ class CpuSession:
     def cut_tokens(self) -> int:
         """1: a prompt may be cut anywhere without changing bits."""
         return 1
+
+    @property
+    def drafter(self) -> CpuDrafter | None:
+        """The draft layer, which follows this session; None where the model has none loaded."""
+        return self._drafter
 
     def prefill(
         self,
@@ -151,6 +157,8 @@ class CpuSession:
             self._is_broken = True
             raise
         self._window = tokens
+        if self._drafter is not None:
+            self._drafter.hold(rows.residual)
         return self._logits(rows, 0)
 
     def commit(self, num_rows: int) -> None:
@@ -166,6 +174,8 @@ class CpuSession:
             if self._ple is not None:
                 self._ple.conv.commit(num_rows)
                 self._ple.remember(window[:num_rows])
+            if self._drafter is not None:
+                self._drafter.commit(window[:num_rows])
             self._position += num_rows
             self._window = None
 
@@ -179,7 +189,12 @@ class CpuSession:
                 state.save(self._ctx) if isinstance(state, GdnState) else state.save(self._position)
                 for state in self._states
             )
-        return Snapshot(self._position, saved, () if self._ple is None else self._ple.save())
+        return Snapshot(
+            self._position,
+            saved,
+            () if self._ple is None else self._ple.save(),
+            () if self._drafter is None else self._drafter.save(),
+        )
 
     def restore(self, snapshot: Snapshot) -> None:
         """Puts that state back. The snapshot stays usable, in any session of the same model.
@@ -197,6 +212,8 @@ class CpuSession:
                     state.load(saved, snapshot.position)
             if self._ple is not None:
                 self._ple.load(snapshot.ple)
+            if self._drafter is not None:
+                self._drafter.load(snapshot.draft)
             self._position = snapshot.position
             self._window = None
 
@@ -208,16 +225,20 @@ class CpuSession:
                     state.reset()
             if self._ple is not None:
                 self._ple.reset()
+            if self._drafter is not None:
+                self._drafter.reset()
             self._position = 0
             self._window = None
 
     def _forward(self, tokens: Tokens, request: RowRequest | None, *, is_window: bool) -> RowViews:
         """Every layer over the rows of ``tokens``; the streams are in the returned views."""
         rows = self._scratch.rows(len(tokens))
-        rope = self._rope_rows(self._position, len(tokens))
+        rope = self._rope.rows(self._position, len(tokens))
         rows.residual[:] = self._model.weights.embedding.rows(tokens)[:, None]
         for layer, state in zip(self._model.weights.layers, self._states, strict=True):
-            with _damage_named(f"in layer {layer.index}, at position {self._position} or after"):
+            with layers.damage_named(
+                f"in layer {layer.index}, at position {self._position} or after"
+            ):
                 if layer.ple is not None:
                     self._add_memory(layer.ple, request, rows, is_window=is_window)
                 self._layer(layer, state, rows, rope, is_window=is_window)
@@ -262,6 +283,8 @@ class CpuSession:
             rows = self._forward(chunk, request, is_window=False)
             if self._ple is not None:
                 self._ple.remember(chunk)
+            if self._drafter is not None:
+                self._drafter.follow(chunk, rows.residual)
             self._position += len(chunk)
         return rows
 
@@ -289,7 +312,7 @@ class CpuSession:
         if first:
             wanted.xn[:] = rows.xn[first:]
         logits = np.empty((num_rows, self._spec.vocab_size), np.float32)
-        with _damage_named(f"in the output head, near position {self._position}"):
+        with layers.damage_named(f"in the output head, near position {self._position}"):
             layers.read_streams(ctx, weights.final, self._spec, wanted)
             _native.product(ctx, weights.head, wanted.x, [logits])
         if not np.isfinite(logits).all():
@@ -312,19 +335,6 @@ class CpuSession:
             history = np.concatenate([history, after])[len(after) :]
         rows = ngram_rows(self._spec.ngram, tokens.astype(np.int64), history)
         return self._model.ngram_table.request(rows)
-
-    def _rope_rows(self, position: int, num_rows: int) -> RopeRows:
-        """Tables that hold ``position`` and the rows after it, and the block it lies in."""
-        start = position // self._spec.index_block * self._spec.index_block
-        end = position + num_rows
-        if start < self._rope_span.start or end > self._rope_span.stop:
-            self._rope_span = range(start, max(end, start + _ROPE_ROWS))
-            self._rope = self._make_rope_rows()
-        return self._rope
-
-    def _make_rope_rows(self) -> RopeRows:
-        cos, sin = rope_tables(self._spec.rope, np.array(self._rope_span), np.float32)
-        return _native.RopeRows(cos, sin, self._rope_span.start)
 
     def _checked(self, tokens: Tokens) -> Tokens:
         self._refuse_broken()
@@ -360,15 +370,3 @@ class CpuSession:
                 "this conversation's state is incomplete: a step of it was broken off.\n"
                 "  Try: reset it, or restore a checkpoint."
             )
-
-
-@contextmanager
-def _damage_named(where: str) -> Iterator[None]:
-    """Tells of a product's input that is no number as damaged weights, ``where`` it was met."""
-    try:
-        yield
-    except ValueError as error:
-        # The products refuse such inputs; any other refusal is a bug of ours.
-        if "NaN or infinite" not in str(error):
-            raise
-        raise layers.not_finite(f"{error} {where}") from error

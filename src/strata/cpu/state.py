@@ -196,13 +196,15 @@ class Snapshot:
         position: tokens committed.
         layers: one tuple of arrays for each layer.
         ple: of the n-gram memory, if there is one.
+        draft: of the draft layer, if one is loaded.
     """
 
     position: int
     layers: tuple[tuple[NDArray[Any], ...], ...]
     ple: tuple[NDArray[Any], ...]
+    draft: tuple[NDArray[Any], ...]
 
     @property
     def num_bytes(self) -> int:
         """Host memory it holds."""
-        return sum(part.nbytes for parts in (*self.layers, self.ple) for part in parts)
+        return sum(part.nbytes for parts in (*self.layers, self.ple, self.draft) for part in parts)

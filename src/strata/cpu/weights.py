@@ -1,36 +1,32 @@
-"""A model file's tensors as the kernels want them: packed matrices and checked small arrays.
+"""A model file's tensors as the kernels want them: which of them make up which part of the model.
 
-Owns loading. One tensor at a time is read, packed and let go, so the peak is the packed model plus
-one tensor. The n-gram table and the embedding stay in the file.
+One tensor at a time is read, packed and let go (``tensor_loader``), so the peak is the packed model
+plus one tensor. The n-gram table and the embedding stay in the file.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from strata import _native
-from strata.cpu.file_pages import drop_pages
-from strata.errors import CheckpointError
+from strata.cpu.tensor_loader import TensorLoader
 from strata.formats.block_decode import dequantize
-from strata.formats.naming import Role, tensor_name
+from strata.formats.naming import INDEX_ROLES, Role, tensor_name
 from strata.model_spec import Gate, LayerKind, ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
-    from strata._native import Context, Experts, GdnLayer, Matrix, QsaLayer
+    from strata._native import Context, DenseLayer, Experts, GdnLayer, Matrix, QsaLayer
     from strata.cpu.buffers import Floats
+    from strata.cpu.tensor_loader import OnProgress
     from strata.formats.block_formats import BlockFormat
     from strata.formats.tensor_index import TensorIndex
 
     Bytes = NDArray[np.uint8]
-    OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +108,32 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftWeights:
+    """The draft layer: what joins a token's embedding to the streams, a dense layer, its end.
+
+    Attributes:
+        embed_norm, hidden_norm: [1, D] and [1, S * D] gammas; each is one norm.
+        fusion: [D, 2 D] of an embedding beside one stream.
+        query: projection of q and gate; keys_values: k and v.
+    """
+
+    layer: int
+    embedding: Embedding
+    embed_norm: Floats
+    hidden_norm: Floats
+    fusion: list[Matrix]
+    hc_attn: HcWeights
+    query: list[Matrix]
+    keys_values: list[Matrix]
+    attention: DenseLayer
+    out: list[Matrix]
+    hc_ffn: HcWeights
+    moe: MoeWeights
+    final: HcWeights
+    head: list[Matrix]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelWeights:
     """Everything a forward needs but the n-gram table; ``num_bytes`` by what holds them."""
 
@@ -119,11 +141,17 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     final: HcWeights
     head: list[Matrix]
+    draft: DraftWeights | None
     num_bytes: dict[str, int]
 
 
 def load_weights(
-    ctx: Context, index: TensorIndex, spec: ModelSpec, on_progress: OnProgress | None = None
+    ctx: Context,
+    index: TensorIndex,
+    spec: ModelSpec,
+    on_progress: OnProgress | None = None,
+    *,
+    has_draft: bool = False,
 ) -> ModelWeights:
     """The model of ``index``, packed.
 
@@ -132,48 +160,89 @@ def load_weights(
         index: an open model whose layout has been checked (``naming.check_layout``).
         spec: its geometry.
         on_progress: called with (bytes read, bytes to read).
+        has_draft: load the draft layer too; the file must have one.
 
     Raises:
         CheckpointError: a float tensor holds NaN or infinity; names it.
     """
-    return _Loader(ctx, index, spec, on_progress).model()
+    return _Loader(ctx, index, spec, on_progress, has_draft=has_draft).model()
 
 
 class _Loader:
     def __init__(
-        self, ctx: Context, index: TensorIndex, spec: ModelSpec, on_progress: OnProgress | None
+        self,
+        ctx: Context,
+        index: TensorIndex,
+        spec: ModelSpec,
+        on_progress: OnProgress | None,
+        *,
+        has_draft: bool,
     ) -> None:
-        self._ctx = ctx
         self._index = index
         self._spec = spec
-        self._on_progress = on_progress
-        self._read_bytes = 0
+        self._has_draft = has_draft
         unread = {Role.NGRAM_TABLE.value}
         if not spec.is_head_tied:
             unread.add(Role.EMBEDDING.value)
-        self._total_bytes = sum(e.num_bytes for name, e in index.items() if name not in unread)
-        self._num_bytes: Counter[str] = Counter()
+        for block in range(spec.num_layers, spec.num_layers + spec.num_draft_layers):
+            is_read = has_draft and block == spec.num_layers
+            optional = (*INDEX_ROLES, Role.DRAFT_EMBEDDING) if is_read else Role
+            unread |= {f"blk.{block}.{role.value}" for role in optional}
+        total_bytes = sum(e.num_bytes for name, e in index.items() if name not in unread)
+        self._tensors = TensorLoader(ctx, index, spec, total_bytes, on_progress)
 
     def model(self) -> ModelWeights:
-        spec = self._spec
-        embedding_name = tensor_name(Role.EMBEDDING)
-        head = Role.EMBEDDING if spec.is_head_tied else Role.HEAD
+        spec, tensors = self._spec, self._tensors
         layers = tuple(self._layer(layer) for layer in range(spec.num_layers))
-        final = HcWeights(
-            self._norms(Role.FINAL_HC_NORM, None),
-            [self._matrix(Role.FINAL_HC_DOWN, None)],
-            [self._matrix(Role.FINAL_HC_UP, None)],
+        final = self._end(Role.FINAL_HC_NORM, Role.FINAL_HC_DOWN, Role.FINAL_HC_UP, None)
+        embedding = self._embedding(tensor_name(Role.EMBEDDING))
+        head = [tensors.matrix(Role.EMBEDDING if spec.is_head_tied else Role.HEAD, None)]
+        num_bytes = dict(tensors.num_bytes)
+        draft = self._draft(spec.num_layers, embedding, head) if self._has_draft else None
+        if draft is not None:
+            num_bytes["draft layer"] = tensors.num_bytes.total() - sum(num_bytes.values())
+        return ModelWeights(embedding, layers, final, head, draft, num_bytes)
+
+    def _embedding(self, name: str) -> Embedding:
+        index = self._index
+        return Embedding(index[name].format, index.raw(name), self._tensors.scales(name, 1)[0])
+
+    def _end(self, norm: Role, down: Role, up: Role, layer: int | None) -> HcWeights:
+        """The read before an output head."""
+        tensors = self._tensors
+        return HcWeights(
+            tensors.norms(norm, layer), [tensors.matrix(down, layer)], [tensors.matrix(up, layer)]
         )
-        return ModelWeights(
-            Embedding(
-                self._index[embedding_name].format,
-                self._index.raw(embedding_name),
-                self._scales(embedding_name, 1)[0],
+
+    def _draft(self, layer: int, embedding: Embedding, head: list[Matrix]) -> DraftWeights:
+        spec, tensors = self._spec, self._tensors
+        own_embedding = tensor_name(Role.DRAFT_EMBEDDING, layer)
+        if own_embedding in self._index:
+            embedding = self._embedding(own_embedding)
+        if tensor_name(Role.DRAFT_HEAD, layer) in self._index:
+            head = [tensors.matrix(Role.DRAFT_HEAD, layer)]
+        norms = (Role.ATTN_Q_NORM, Role.ATTN_K_NORM)
+        return DraftWeights(
+            layer,
+            embedding,
+            tensors.floats(Role.DRAFT_EMBED_NORM, layer)[None],
+            tensors.floats(Role.DRAFT_HIDDEN_NORM, layer)[None],
+            [tensors.matrix(Role.DRAFT_IN, layer)],
+            self._hc_attn(layer),
+            [tensors.matrix(Role.ATTN_Q, layer)],
+            [tensors.matrix(Role.ATTN_K, layer), tensors.matrix(Role.ATTN_V, layer)],
+            _native.DenseLayer(
+                spec.num_heads,
+                spec.num_kv_heads,
+                spec.rope.dim,
+                spec.rms_eps,
+                *(tensors.floats(role, layer) for role in norms),
             ),
-            layers,
-            final,
-            [self._matrix(head, None)],
-            dict(self._num_bytes),
+            [tensors.matrix(Role.ATTN_OUT, layer)],
+            self._hc_ffn(layer),
+            self._moe(layer),
+            self._end(Role.DRAFT_HC_NORM, Role.DRAFT_HC_DOWN, Role.DRAFT_HC_UP, layer),
+            head,
         )
 
     def _layer(self, layer: int) -> LayerWeights:
@@ -183,37 +252,45 @@ class _Loader:
         return LayerWeights(
             layer,
             self._ple(layer) if has_ngram else None,
-            self._hc(
-                Role.HC_ATTN_NORM, Role.HC_ATTN_DOWN, Role.HC_ATTN_INJECT, Role.HC_ATTN_UP, layer
-            ),
+            self._hc_attn(layer),
             self._gdn(layer) if is_gdn else self._qsa(layer),
-            self._hc(Role.HC_FFN_NORM, Role.HC_FFN_DOWN, Role.HC_FFN_INJECT, Role.HC_FFN_UP, layer),
+            self._hc_ffn(layer),
             self._moe(layer),
+        )
+
+    def _hc_attn(self, layer: int) -> HcWeights:
+        return self._hc(
+            Role.HC_ATTN_NORM, Role.HC_ATTN_DOWN, Role.HC_ATTN_INJECT, Role.HC_ATTN_UP, layer
+        )
+
+    def _hc_ffn(self, layer: int) -> HcWeights:
+        return self._hc(
+            Role.HC_FFN_NORM, Role.HC_FFN_DOWN, Role.HC_FFN_INJECT, Role.HC_FFN_UP, layer
         )
 
     def _hc(self, norm: Role, down: Role, inject: Role, up: Role, layer: int) -> HcWeights:
         return HcWeights(
-            self._norms(norm, layer),
-            [self._matrix(down, layer), self._matrix(inject, layer)],
-            [self._matrix(up, layer)],
+            self._tensors.norms(norm, layer),
+            [self._tensors.matrix(down, layer), self._tensors.matrix(inject, layer)],
+            [self._tensors.matrix(up, layer)],
         )
 
     def _gdn(self, layer: int) -> GdnWeights:
         spec = self._spec
         roles = (Role.GDN_QKV, Role.GDN_GATE, Role.GDN_ALPHA, Role.GDN_BETA)
         return GdnWeights(
-            [self._matrix(role, layer) for role in roles],
+            [self._tensors.matrix(role, layer) for role in roles],
             _native.GdnLayer(
                 spec.gdn_key_heads,
                 spec.gdn_value_heads,
                 spec.rms_eps,
                 spec.gdn_gate is Gate.SILU,
-                self._transposed(Role.GDN_CONV, layer),
-                self._floats(Role.GDN_A, layer),
-                self._floats(Role.GDN_DT, layer),
-                self._floats(Role.GDN_NORM, layer),
+                self._tensors.transposed(Role.GDN_CONV, layer),
+                self._tensors.floats(Role.GDN_A, layer),
+                self._tensors.floats(Role.GDN_DT, layer),
+                self._tensors.floats(Role.GDN_NORM, layer),
             ),
-            [self._matrix(Role.GDN_OUT, layer)],
+            [self._tensors.matrix(Role.GDN_OUT, layer)],
         )
 
     def _qsa(self, layer: int) -> QsaWeights:
@@ -221,11 +298,11 @@ class _Loader:
         for role in (Role.INDEX_Q, Role.INDEX_K):
             # Their outputs only choose blocks and feed no product: no later check would see a NaN.
             if not np.isfinite(self._index.array(tensor_name(role, layer))).all():
-                raise self._not_finite(tensor_name(role, layer))
+                raise self._tensors.not_finite(tensor_name(role, layer))
         roles = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.INDEX_Q, Role.INDEX_K)
         norms = (Role.ATTN_Q_NORM, Role.ATTN_K_NORM, Role.INDEX_Q_NORM, Role.INDEX_K_NORM)
         return QsaWeights(
-            [self._matrix(role, layer) for role in roles],
+            [self._tensors.matrix(role, layer) for role in roles],
             _native.QsaLayer(
                 spec.num_heads,
                 spec.num_kv_heads,
@@ -234,139 +311,37 @@ class _Loader:
                 spec.index_budget // spec.index_block,
                 spec.rope.dim,
                 spec.rms_eps,
-                *(self._floats(role, layer) for role in norms),
+                *(self._tensors.floats(role, layer) for role in norms),
             ),
-            [self._matrix(Role.ATTN_OUT, layer)],
+            [self._tensors.matrix(Role.ATTN_OUT, layer)],
         )
 
     def _ple(self, layer: int) -> PleWeights:
         return PleWeights(
-            [self._matrix(Role.PLE_KEY, layer), self._matrix(Role.PLE_VALUE, layer)],
-            self._norms(Role.PLE_NORM_KEY, layer),
-            self._norms(Role.PLE_NORM_QUERY, layer),
-            self._norms(Role.PLE_NORM_CONV, layer),
-            self._transposed(Role.PLE_CONV, layer),
+            [
+                self._tensors.matrix(Role.PLE_KEY, layer),
+                self._tensors.matrix(Role.PLE_VALUE, layer),
+            ],
+            self._tensors.norms(Role.PLE_NORM_KEY, layer),
+            self._tensors.norms(Role.PLE_NORM_QUERY, layer),
+            self._tensors.norms(Role.PLE_NORM_CONV, layer),
+            self._tensors.transposed(Role.PLE_CONV, layer),
         )
 
     def _moe(self, layer: int) -> MoeWeights:
         spec = self._spec
-        routers = [self._matrix(Role.ROUTER, layer), self._matrix(Role.SHARED_ROUTER, layer)]
+        routers = [
+            self._tensors.matrix(Role.ROUTER, layer),
+            self._tensors.matrix(Role.SHARED_ROUTER, layer),
+        ]
         gate, up, down = Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN
-        shared = self._stack((gate, up, down), layer, spec.shared_expert_size, "shared experts")
+        shared = self._tensors.stack(
+            (gate, up, down), layer, spec.shared_expert_size, "shared experts"
+        )
         fused = tensor_name(Role.EXPERTS_GATE_UP, layer)
         if fused in self._index:
             roles = (Role.EXPERTS_GATE_UP, Role.EXPERTS_GATE_UP, Role.EXPERTS_DOWN)
         else:
             roles = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
-        experts = self._stack(roles, layer, spec.expert_size, "routed experts")
+        experts = self._tensors.stack(roles, layer, spec.expert_size, "routed experts")
         return MoeWeights(routers, experts, shared)
-
-    def _stack(self, roles: tuple[Role, Role, Role], layer: int, size: int, owner: str) -> Experts:
-        """Experts [num, size, D], [num, size, D], [num, D, size]; two equal roles are fused."""
-        names = [tensor_name(role, layer) for role in roles]
-        entries = [self._index[name] for name in names]
-        num = entries[0].shape[0] if len(entries[0].shape) == 3 else 1
-        gate_format, up_format, down_format = (entry.format.ggml_id for entry in entries)
-        experts = _native.Experts(
-            gate_format, up_format, down_format, num, self._spec.hidden_size, size
-        )
-        raws = []
-        for name in names:
-            raw = self._index.raw(name)
-            self._check_finite(name, raw)
-            raws.append(raw if raw.ndim == 3 else raw[None])
-        scales = [self._scales(name, num) for name in names]
-        is_fused = names[0] == names[1]
-        for e in range(num):
-            gate, up, down = (raw[e] for raw in raws)
-            if is_fused:
-                gate, up = gate[:size], up[size:]
-            experts.load(self._ctx, e, gate, up, down, *(scale[e] for scale in scales))
-            self._advance(sum(part.nbytes for part in (gate, up, down)))
-        for raw in raws:
-            drop_pages(raw)
-        self._num_bytes[owner] += experts.num_bytes
-        return experts
-
-    def _matrix(self, role: Role, layer: int | None) -> Matrix:
-        name = tensor_name(role, layer)
-        entry, raw = self._index[name], self._index.raw(name)
-        self._check_finite(name, raw)
-        if raw.ndim == 1:  # a single output, stored as a vector
-            raw = raw[None]
-        scale = self._scales(name, 1)[0]
-        matrix = _native.Matrix.pack(self._ctx, entry.format.ggml_id, raw, entry.shape[-1], scale)
-        self._num_bytes["dense weights"] += matrix.num_bytes
-        self._advance(raw.nbytes)
-        if role is not Role.EMBEDDING:
-            drop_pages(raw)
-        return matrix
-
-    def _scales(self, name: str, num: int) -> list[float]:
-        """What a file keeps beside a tensor to multiply its outputs by: [num], ones if nothing.
-
-        NVFP4 files have ``STEM.scale`` beside ``STEM.weight``: one value, or one for each expert.
-
-        Raises:
-            CheckpointError: another number of values, or one that is not finite.
-        """
-        companion = f"{name.removesuffix('.weight')}.scale"
-        if companion not in self._index:
-            return [1.0] * num
-        values = self._index.array(companion).reshape(-1)
-        if values.size not in (1, num):
-            raise CheckpointError(
-                f"{companion} has {values.size} values, expected 1 or {num}.\n"
-                f"  file: {self._index[companion].path}\n"
-                "  Try: download or convert the file again; its tensors disagree."
-            )
-        if not np.isfinite(values).all():
-            raise self._not_finite(companion)
-        return [float(value) for value in np.broadcast_to(values, num)]
-
-    def _floats(self, role: Role, layer: int | None) -> Floats:
-        """A small tensor as float32."""
-        name = tensor_name(role, layer)
-        values = self._index.array(name)
-        if not np.isfinite(values).all():
-            raise self._not_finite(name)
-        self._num_bytes["dense weights"] += values.nbytes
-        self._advance(self._index[name].num_bytes)
-        return values
-
-    def _norms(self, role: Role, layer: int | None) -> Floats:
-        """Gammas of every stream, [S, D]."""
-        return self._floats(role, layer).reshape(self._spec.num_streams, self._spec.hidden_size)
-
-    def _transposed(self, role: Role, layer: int) -> Floats:
-        """A convolution's [channels, kernel] as [kernel, channels]: channels lie in lanes."""
-        return np.ascontiguousarray(self._floats(role, layer).T)
-
-    def _check_finite(self, name: str, raw: Bytes) -> None:
-        """NaN and infinity in plain types; in blocks a bad scale shows in the first logits."""
-        exponent_masks = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00),
-                          "BF16": (np.uint16, 0x7F80)}  # fmt: skip
-        known = exponent_masks.get(self._index[name].format.name)
-        if known is None:
-            return
-        word, mask = known
-        rows = raw.reshape(-1, raw.shape[-1])
-        # Some MiB at a time: the comparison makes arrays of the size of its input.
-        step = max(1, (4 << 20) // rows.shape[1])
-        for first in range(0, len(rows), step):
-            words = rows[first : first + step].view(word)
-            if ((words & word(mask)) == mask).any():
-                raise self._not_finite(name)
-
-    def _not_finite(self, name: str) -> CheckpointError:
-        entry = self._index[name]
-        return CheckpointError(
-            f"tensor {name} holds NaN or infinity; every weight must be a finite number.\n"
-            f"  file: {entry.path}, offset {entry.offset:#x}\n"
-            "  Try: download or convert the file again; it is damaged."
-        )
-
-    def _advance(self, num_bytes: int) -> None:
-        self._read_bytes += num_bytes
-        if self._on_progress is not None:
-            self._on_progress(min(self._read_bytes, self._total_bytes), self._total_bytes)
