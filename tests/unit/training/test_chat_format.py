@@ -1,5 +1,5 @@
 """Checked against the chat template itself, run by the engine's text side and by plain Jinja in
-the settings transformers uses, and against the spans the engine would encode.
+the settings transformers uses; ids against the engine's own way from messages to tokens.
 """
 
 from __future__ import annotations
@@ -12,20 +12,31 @@ import jinja2
 import jinja2.ext
 import numpy as np
 import pytest
+import tokenizers
 import training
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training.chat_format import Segment, render
+from training.chat_format import Segment, encode, render
+from training.config import DEMO
 
+from strata.engine.model_text import ModelText
 from strata.errors import RequestError
+from strata.formats.convert_tokenizer import tokenizer_metadata
 from strata.text.chat_template import ChatTemplate
+from strata.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SOURCE = (Path(training.__file__).parent / "data" / "chat_template.jinja").read_text("utf-8")
+FOLDER = Path(training.__file__).parent / "data"
+SOURCE = (FOLDER / "chat_template.jinja").read_text("utf-8")
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = ChatTemplate(SOURCE, CONTROL)
+METADATA, _ = tokenizer_metadata(FOLDER, DEMO.config(), DEMO.vocab_size)
+ENGINE = ModelText.from_metadata(METADATA, DEMO.vocab_size)
+ENGINE_TOKENIZER = Tokenizer.from_metadata(METADATA)
+ENGINE_TEMPLATE = ChatTemplate.from_metadata(METADATA, ENGINE_TOKENIZER)
+TOKENIZER = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 
 WEATHER = {
     "type": "function",
@@ -183,6 +194,42 @@ def test_control_tokens_are_the_engines(name: str) -> None:
     assert ours == [span.text for span in spans if not span.is_plain]
 
 
+def check_ids(messages: list[Mapping[str, Any]], tools: list[Any], *, is_thinking: bool) -> None:
+    """Ids are those of the engine; the prompt is not learned, and all of the answer is."""
+    ids, learned = encode(render(messages, tools, is_thinking), TOKENIZER)
+    assert (ids.dtype, learned.dtype) == (np.uint16, np.bool_)
+    spans = ENGINE_TEMPLATE.render(messages, tools, add_generation_prompt=False)
+    assert ids.tolist() == ENGINE_TOKENIZER.encode_spans(spans)
+    values = {"tools": tools, "enable_thinking": is_thinking}
+    prompt = ENGINE.encode_chat(messages[:-1], values)
+    assert ids[: len(prompt)].tolist() == prompt
+    assert not learned[len(prompt) - 1]
+    assert learned[len(prompt) : -1].all()
+    assert ids[-2] in ENGINE.end_ids
+    assert ENGINE_TOKENIZER.decode(ids[-1:].tolist()) == "\n"
+    assert not learned[-1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ids_are_the_engines(name: str) -> None:
+    messages, tools, is_thinking = CASES[name]
+    check_ids(messages, tools, is_thinking=is_thinking)
+
+
+def test_messages_hold_no_control_tokens() -> None:
+    ids, _ = encode(render(*CASES["control tokens in the messages"]), TOKENIZER)
+    turn_start, turn_end, end_of_text = (
+        TOKENIZER.token_to_id(text) for text in ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+    )
+    assert [np.sum(ids == i) for i in (turn_start, turn_end, end_of_text)] == [3, 3, 0]
+    assert np.sum(ids == TOKENIZER.token_to_id("<tool_call>")) == 1
+
+
+def test_a_control_token_the_vocabulary_lacks() -> None:
+    with pytest.raises(KeyError, match="<\\|nothing\\|>"):
+        encode([Segment("<|nothing|>", is_learned=False, is_control=True)], TOKENIZER)
+
+
 def test_written_out() -> None:
     """The form itself, by hand."""
     text = joined(render(*CASES["two calls and two results"]))
@@ -267,7 +314,10 @@ def test_any_text(turns: list[tuple[str, str, str]]) -> None:
         messages += [user(question), assistant(answer, reasoning_content=thought)]
     expected = engine_text(messages, add_generation_prompt=False)
     try:
-        text = joined(render(messages, is_thinking=True))
+        segments = render(messages, is_thinking=True)
+        is_thinking = True
     except ValueError:
-        text = joined(render(messages, is_thinking=False))
-    assert text == expected
+        segments = render(messages, is_thinking=False)
+        is_thinking = False
+    assert joined(segments) == expected
+    check_ids(messages, [], is_thinking=is_thinking)
