@@ -60,7 +60,7 @@ def exchange(task: str, request: str, answer: str, **facts: object) -> Example:
 
 def grade_number(example: Example, text: str) -> bool:
     """Whether the last number of the answer is the expected value."""
-    return last_number(text) == example.facts["value"]
+    return bool(last_number(text) == example.facts["value"])
 
 
 def _sum_in_split(a: int, b: int, sign: str, split: Split) -> bool:
