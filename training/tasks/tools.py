@@ -309,8 +309,10 @@ def generate_no_tool(rng: random.Random, split: Split) -> Example:
 
 
 def grade_words(example: Example, answer: str) -> bool:
-    """Whether the answer calls nothing and says every value."""
-    return "<tool_call>" not in answer and all(value in answer for value in example.facts["values"])
+    """Whether the answer calls nothing and says every value, none as a part of a longer one."""
+    return "<tool_call>" not in answer and all(
+        re.search(rf"(?<!\w){re.escape(value)}(?!\w)", answer) for value in example.facts["values"]
+    )
 
 
 TASKS: tuple[Task, ...] = (
