@@ -1,5 +1,6 @@
 """``strata bench``: speed, memory and bandwidth of one model here, alone or against llama.cpp."""
 
+import itertools
 import json
 import statistics
 from collections.abc import Sequence
@@ -101,7 +102,15 @@ def _bench_alone(settings: Settings, plan: Plan, console: Console) -> dict[str, 
         for number in range(plan.rounds + 1):
             label = "warming up" if number == 0 else f"round {number} of {plan.rounds}"
             with Bar(label) as bar:
-                measured.append(measure(session, prompt, plan.decode_tokens, on_progress=bar))
+                measured.append(
+                    measure(
+                        session,
+                        prompt,
+                        plan.decode_tokens,
+                        draft_tokens=settings.draft_tokens,
+                        on_progress=bar,
+                    )
+                )
     finally:
         parts.close()
     report = _report(path, threads, plan, measured[1:], per_token, bandwidth)
@@ -180,7 +189,23 @@ def _report(
         "bandwidth_bytes_per_s": bandwidth,
         "bandwidth_share": medians.decode_tokens_per_s * per_token.total / bandwidth,
         "measured": [item.as_dict() for item in rounds],
+        "drafts": _drafts(rounds),
     }
+
+
+def _drafts(rounds: Sequence[Measurement]) -> list[dict[str, int]]:
+    """Drafts of all rounds by place in the window, the first draft first."""
+    proposed, accepted = (
+        [sum(counts) for counts in itertools.zip_longest(*of_rounds, fillvalue=0)]
+        for of_rounds in (
+            [item.drafts_proposed for item in rounds],
+            [item.drafts_accepted for item in rounds],
+        )
+    )
+    return [
+        {"proposed": offered, "accepted": kept}
+        for offered, kept in zip(proposed, accepted, strict=True)
+    ]
 
 
 def _print_alone(console: Console, report: dict[str, Any]) -> None:
@@ -194,6 +219,9 @@ def _print_alone(console: Console, report: dict[str, Any]) -> None:
     table.add_row(
         f"decode, {decode_tokens} tokens", f"{report['decode_tokens_per_s']:.2f} tokens/s"
     )
+    for place, counts in enumerate(report["drafts"], 1):
+        share = 100 * counts["accepted"] / counts["proposed"]
+        table.add_row(f"draft {place} kept", f"{share:.0f} % of {counts['proposed']}")
     table.add_row("time to first token", f"{report['ttft_s']:.2f} s")
     table.add_row("peak memory", format_bytes(report["peak_bytes"]))
     table.add_row("read per decoded token", format_bytes(report["bytes_per_token"]))

@@ -87,7 +87,9 @@ def describe(timings: Timings) -> str:
         f"[{timings.prompt_tokens} prompt tokens"
         + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")
         + f", {timings.prompt_tokens_per_s:.1f}/s; {timings.generated_tokens} generated, "
-        f"{timings.decode_tokens_per_s:.1f}/s; first after {timings.ttft_s:.2f} s]"
+        f"{timings.decode_tokens_per_s:.1f}/s; first after {timings.ttft_s:.2f} s"
+        + (f"; drafts kept: {_describe_drafts(timings)}" if timings.drafts_proposed else "")
+        + "]"
     )
 
 
@@ -116,8 +118,16 @@ def _as_dict(completion: Completion) -> dict[str, object]:
         "finish_reason": str(completion.finish_reason),
         "prompt_tokens": timings.prompt_tokens,
         "reused_tokens": timings.reused_tokens,
+def _describe_drafts(timings: Timings) -> str:
+    """Kept of proposed for each place in the window."""
+    counts = zip(timings.drafts_accepted, timings.drafts_proposed, strict=True)
+    return ", ".join(f"{accepted} of {proposed}" for accepted, proposed in counts)
+
+
         "generated_tokens": timings.generated_tokens,
         "ttft_s": timings.ttft_s,
         "prompt_tokens_per_s": timings.prompt_tokens_per_s,
         "decode_tokens_per_s": timings.decode_tokens_per_s,
     }
+        "drafts_proposed": list(timings.drafts_proposed),
+        "drafts_accepted": list(timings.drafts_accepted),

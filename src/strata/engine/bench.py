@@ -15,25 +15,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata.engine.conversation import Conversation
 from strata.engine.sampler import SamplingParams, sample
+from strata.engine.step import DraftCounts, advance, drafts_of
 
 _STATUS = Path("/proc/self/status")
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strata.engine.session import OnProgress, Session, Tokens
+    from strata.engine.sampler import Sampled
+    from strata.engine.session import Logits, OnProgress, Session, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One round: a prompt read, then tokens decoded one by one. Times in seconds."""
+    """One round: a prompt read, then tokens decoded. Times in seconds.
+
+    Drafts are counted by place in the window, as in ``Timings``.
+    """
 
     prompt_tokens: int
     prompt_s: float
     decode_tokens: int
     decode_s: float
     ttft_s: float
+    drafts_proposed: tuple[int, ...] = ()
+    drafts_accepted: tuple[int, ...] = ()
 
     @property
     def prompt_tokens_per_s(self) -> float:
@@ -45,7 +53,7 @@ class Measurement:
         """Speed of writing."""
         return self.decode_tokens / self.decode_s
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, object]:
         """Fields by name, for JSON."""
         return asdict(self)
 
@@ -79,11 +87,17 @@ def measure(
     prompt: Tokens,
     num_decode: int,
     *,
+    draft_tokens: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Measurement:
     """One round on a session that is reset first; tokens are picked greedily.
 
-    ``on_progress`` is called with (tokens done, prompt and decode tokens).
+    Args:
+        session: must hold the prompt and ``num_decode`` tokens.
+        prompt: [N] int32.
+        num_decode: tokens decoded after the first one, which the prompt gives.
+        draft_tokens: drafts of the draft layer in one window, if the session has one.
+        on_progress: called with (tokens done, prompt and decode tokens).
     """
     total = len(prompt) + num_decode
 
@@ -91,24 +105,38 @@ def measure(
         if on_progress is not None:
             on_progress(done, total)
 
-    session.reset()
-    started_s = time.perf_counter()
-    logits = session.prefill(prompt, on_progress=report)
-    prompt_s = time.perf_counter() - started_s
+    def pick(logits: Logits, history: Sequence[int]) -> Sampled:
+        return sample(logits, greedy, (), len(history))
+
+    def propose(so_far: Sequence[int], num_wanted: int) -> Sequence[int]:
+        # The last window has no room for drafts that nobody wants.
+        return drafts(so_far, min(num_wanted, end - len(so_far) - 1))
+
     greedy = SamplingParams(temperature=0.0)
-    token = sample(logits, greedy, (), session.position).id
+    drafts = drafts_of(session.drafter, draft_tokens)
+    counts = DraftCounts()
+    session.reset()
+    conversation = Conversation(session, max_checkpoints=0)
+    tokens: list[int] = prompt.tolist()
+    end = len(tokens) + num_decode + 1
+    started_s = time.perf_counter()
+    logits = conversation.read(prompt, on_progress=report)
+    prompt_s = time.perf_counter() - started_s
+    assert logits is not None  # noqa: S101 - nothing stops the reading
+    tokens.append(pick(logits, tokens).id)
     first_s = time.perf_counter()
-    for step in range(num_decode):
-        rows = session.decode(np.array([token], dtype=np.int32))
-        session.commit(1)
-        token = sample(rows[0], greedy, (), session.position).id
-        report(len(prompt) + step + 1, total)
+    while len(tokens) < end:
+        picked = advance(conversation, tokens, propose=propose, pick=pick, counts=counts)
+        tokens += [token.id for token in picked]
+        report(len(tokens) - 1, total)
     return Measurement(
         prompt_tokens=len(prompt),
         prompt_s=prompt_s,
         decode_tokens=num_decode,
         decode_s=time.perf_counter() - first_s,
         ttft_s=first_s - started_s,
+        drafts_proposed=tuple(counts.proposed),
+        drafts_accepted=tuple(counts.accepted),
     )
 
 

@@ -21,12 +21,19 @@ class OwnEngine:
     description = "strata"
 
     def __init__(self, setup: dict[str, Any]) -> None:
-        parts = open_parts(Settings.from_options(setup["settings"]))
+        settings = Settings.from_options(setup["settings"])
+        parts = open_parts(settings)
+        self._draft_tokens = settings.draft_tokens
         self._session = parts.model.new_session(parts.context_len)
 
     def measure(self, prompt: list[int], num_decode: int) -> Measurement:
         """One round; the session is reset first."""
-        return measure(self._session, np.array(prompt, dtype=np.int32), num_decode)
+        return measure(
+            self._session,
+            np.array(prompt, dtype=np.int32),
+            num_decode,
+            draft_tokens=self._draft_tokens,
+        )
 
     def next_logits(self, prompt: list[int]) -> Logits:
         """Logits [V] after a prompt; the session is reset first."""

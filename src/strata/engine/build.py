@@ -43,6 +43,8 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         for notice in model_file.notices:
             telemetry.notice("model-file", notice)
         spec = model_file.spec
+        if settings.draft_tokens and not spec.num_draft_layers:
+            telemetry.notice("draft-layer", "this model has no draft layer; nothing is drafted.")
         text = _text_of(model_file)
         model = load_model(model_file.index, spec, settings, on_progress=on_progress)
     return Parts(

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from strata.engine.session import Logits, OnProgress, Session, ShouldStop, Snapshot, Tokens
+    from strata.engine.session import (
+        Drafter,
+        Logits,
+        OnProgress,
+        Session,
+        ShouldStop,
+        Snapshot,
+        Tokens,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,11 @@ class Conversation:
     def position(self) -> int:
         """Tokens in the live state."""
         return len(self._tokens)
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The session's draft layer, if it has one."""
+        return self._session.drafter
 
     @property
     def checkpoint_bytes(self) -> int:

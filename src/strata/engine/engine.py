@@ -17,7 +17,7 @@ from strata.engine.conversation import Conversation
 from strata.engine.generation import Generation, Request, Turn
 from strata.engine.request import DEFAULT_MAX_TOKENS, Completion, Message, Prompt
 from strata.engine.sampler import SamplingParams, sample
-from strata.engine.step import Pick, Propose, propose_nothing
+from strata.engine.step import Pick, Propose, drafts_of
 from strata.errors import ContextTooLong, RequestError
 from strata.settings import Settings
 
@@ -112,7 +112,7 @@ class Engine:
         sampling: SamplingParams | None = None,
         *,
         allow: Allow | None = None,
-        propose: Propose = propose_nothing,
+        propose: Propose | None = None,
         on_progress: OnProgress | None = None,
     ) -> Generation:
         """The answer to ``prompt``, as an iterator of events.
@@ -124,7 +124,8 @@ class Engine:
             sampling: how tokens are picked and where the answer ends. ``max_tokens`` of ``None``
                 means 512, or what the context leaves.
             allow: which tokens may come next, asked for every token.
-            propose: source of drafts; they change speed, never text.
+            propose: source of drafts; they change speed, never text. ``None``: the model's draft
+                layer, as far as ``Settings.draft_tokens`` wishes.
             on_progress: called while reading with (prompt tokens read, prompt tokens).
 
         Raises:
@@ -141,6 +142,8 @@ class Engine:
             prompt=token_ids,
             max_tokens=self._room(len(token_ids), sampling.max_tokens),
             end_ids=frozenset() if sampling.ignore_eos else text.end_ids,
+        if propose is None:
+            propose = drafts_of(self._turn.conversation.drafter, self.settings.draft_tokens)
             pick=_picker(sampling, allow),
             text=text.new_answer(sampling.stop),
             propose=propose,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from strata.engine.request import Completion, FinishReason, Timings, TokenEvent
-from strata.engine.step import Pick, Propose, advance, propose_nothing
+from strata.engine.step import DraftCounts, Pick, Propose, advance, propose_nothing
 from strata.errors import EngineStopped, RequestError, StrataError
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class _Progress:
     first_token_s: float | None = None
     last_token_s: float = 0.0
     num_generated: int = 0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
 
     def count(self, num_tokens: int) -> None:
         now = time.perf_counter()
@@ -136,6 +137,8 @@ class _Progress:
             prompt_s=self.prompt_s,
             decode_s=0.0 if first_s is None else self.last_token_s - first_s,
             ttft_s=0.0 if first_s is None else first_s - self.started_s,
+            drafts_proposed=tuple(self.drafts.proposed),
+            drafts_accepted=tuple(self.drafts.accepted),
         )
 
 
@@ -265,7 +268,13 @@ class Generation(Iterator[TokenEvent]):
             if self._is_cancelled.is_set():
                 yield self._last_event(progress, FinishReason.CANCELLED)
                 return
-            picked = advance(conversation, tokens, propose=request.propose, pick=request.pick)
+            picked = advance(
+                conversation,
+                tokens,
+                propose=request.propose,
+                pick=request.pick,
+                counts=progress.drafts,
+            )
 
     def _event(self, progress: _Progress, picked: list[Sampled]) -> TokenEvent:
         request = self._request

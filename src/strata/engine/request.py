@@ -42,6 +42,10 @@ class Timings:
     prompt_s: float  # reading the rest of the prompt
     decode_s: float  # from the first token to the last
     ttft_s: float  # from the call to the first token
+    # By place in the window, the first draft first: windows that had a draft there, and in how
+    # many of them it was kept.
+    drafts_proposed: tuple[int, ...] = ()
+    drafts_accepted: tuple[int, ...] = ()
 
     @property
     def prompt_tokens_per_s(self) -> float:

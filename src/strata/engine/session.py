@@ -1,6 +1,6 @@
 """The seam between the engine and a device: one model, and one conversation on it.
 
-Owns the two protocols and nothing else. ``strata.cpu`` implements them without importing this
+Owns the protocols and nothing else. ``strata.cpu`` implements them without importing this
 file; ``engine.build`` joins the two; the tests implement them with a fake of a few lines.
 """
 
@@ -35,6 +35,23 @@ class Snapshot(Protocol):
         """Host memory it holds."""
 
 
+class Drafter(Protocol):
+    """The draft layer beside one session: guesses the tokens that follow.
+
+    It reads along by itself: whatever its session reads, commits, restores or resets, it follows,
+    and its part of the state is in the session's snapshots. Guesses never change the session.
+    """
+
+    def propose(self, token: int, num_wanted: int, /) -> tuple[list[int], list[float]]:
+        """Drafts, each the likeliest after the ones before it, and the probability of each.
+
+        Args:
+            token: the token after those committed; not in the session yet.
+            num_wanted: most drafts. There are fewer where the context ends, and none before the
+                first token has been committed.
+        """
+
+
 class Session(Protocol):
     """One conversation's state on one device. Used by one thread at a time.
 
@@ -57,6 +74,10 @@ class Session(Protocol):
         call; elsewhere a cut may change the last bits (docs/numerics.md, clause C3). 1 says
         moreover that tokens accepted from windows leave the same bits as when read as prompt.
         """
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The draft layer, or None where the model has none loaded."""
 
     def prefill(
         self,

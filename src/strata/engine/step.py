@@ -7,6 +7,7 @@ have been picked without it, so drafts change the speed and never the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from strata.engine.session import MAX_WINDOW_ROWS
 if TYPE_CHECKING:
     from strata.engine.conversation import Conversation
     from strata.engine.sampler import Sampled
-    from strata.engine.session import Logits
+    from strata.engine.session import Drafter, Logits
 
 # (logits [V], all tokens before the one to pick) -> the token picked
 Pick = Callable[["Logits", Sequence[int]], "Sampled"]
@@ -29,8 +30,41 @@ def propose_nothing(_tokens: Sequence[int], _num_wanted: int) -> Sequence[int]:
     return ()
 
 
+def drafts_of(drafter: Drafter | None, most: int) -> Propose:
+    """At most ``most`` drafts a window from a draft layer; none without one."""
+    if drafter is None or most == 0:
+        return propose_nothing
+
+    def propose(tokens: Sequence[int], num_wanted: int) -> Sequence[int]:
+        return drafter.propose(tokens[-1], min(num_wanted, most))[0]
+
+    return propose
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """Drafts proposed and kept, by place in the window; place 0 is the first draft."""
+
+    proposed: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+    def add(self, num_proposed: int, num_accepted: int) -> None:
+        """Counts one window."""
+        for place in range(num_proposed):
+            if place == len(self.proposed):
+                self.proposed.append(0)
+                self.accepted.append(0)
+            self.proposed[place] += 1
+            self.accepted[place] += place < num_accepted
+
+
 def advance(
-    conversation: Conversation, tokens: list[int], *, propose: Propose, pick: Pick
+    conversation: Conversation,
+    tokens: list[int],
+    *,
+    propose: Propose,
+    pick: Pick,
+    counts: DraftCounts,
 ) -> list[Sampled]:
     """The tokens that follow ``tokens``, at least one; the last is not in the session yet.
 
@@ -40,6 +74,7 @@ def advance(
         tokens: prompt and answer so far. Not modified.
         propose: source of drafts.
         pick: picks a token; it is asked for one row after the other, in order.
+        counts: the window is added.
     """
     # The window must fit the context; drafts are the part that can be left out.
     room = min(MAX_WINDOW_ROWS, conversation.capacity - conversation.position)
@@ -55,4 +90,5 @@ def advance(
         if row + 1 == len(window) or window[row + 1] != token.id:
             break
     conversation.commit(window, len(picked))
+    counts.add(len(drafts), len(picked) - 1)
     return picked
