@@ -52,6 +52,7 @@ _WORD: Final = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*")
 _LIKE_CODE: Final = re.compile(
     r"\w_\w|\w\(\)|::|[a-z]\.[a-z]|[a-z][A-Z]|--[a-z]|==|\$\w|\\|[A-Za-z]\d|\d[A-Za-z]{2}|\b[A-Z]{4,}\b"
 )
+_NUMBER: Final = re.compile(r"^(?:(?:Chapter|Appendix) )?(?:[A-Z]\.[\d.]*|\d[\d.]*) +(?=\S)")
 # What ends in a colon led to something that was left out.
 _SENTENCE_END: Final = re.compile(r"[.!?][\"')]*$")
 # The words every running English text is full of.
@@ -94,13 +95,18 @@ def without_lonely_headings(paragraphs: Iterable[str]) -> list[str]:
     heading = ""
     for paragraph in paragraphs:
         if paragraph.startswith(HEADING):
-            heading = paragraph.removeprefix(HEADING).strip()
+            heading = without_number(paragraph.removeprefix(HEADING).strip())
         elif is_prose(paragraph):
             if heading and _is_plain_heading(heading):
                 kept.append(heading)
             heading = ""
             kept.append(paragraph)
     return kept
+
+
+def without_number(heading: str) -> str:
+    """``heading`` without the number of its chapter or section."""
+    return _NUMBER.sub("", heading)
 
 
 def page(html: bytes, xpath: str) -> tuple[str, list[str]]:

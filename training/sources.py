@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from training.documents import Document
-from training.prose import page, plain, without_lonely_headings
+from training.prose import page, plain, without_lonely_headings, without_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +73,7 @@ class _Pages:
                 continue
             title, blocks = page(path.read_bytes(), self.xpath)
             kept = without_lonely_headings(blocks)
-            title = re.sub(r"^(Chapter )?([A-Z]|\d+)(\.\d+)*\.\s*", "", title)
+            title = without_number(title)
             title = title if re.fullmatch(r"[\w ,:;?!'()/.-]{3,80}", title) else path.stem
             if kept and kept[0] == title:
                 kept = kept[1:]
@@ -149,19 +149,30 @@ def _r_strings(serialized: bytes) -> list[str]:
 
 _WORD_KINDS: Final = {"noun": "Nouns", "verb": "Verbs", "adj": "Adjectives", "adv": "Adverbs"}
 _SYNSETS_A_DOCUMENT: Final = 40
-# Entries and examples with these are left out: coarse words, and what one argues about.
+# Entries and examples with these are left out: coarse words, and what people argue about.
 _UNWANTED: Final = re.compile(
-    r"slur|offensive|obscen|vulgar|disparag|derogat|sexual|\bsex\b|genital|penis|vagina|coit|copulat"
-    r"|erotic|prostitut|whore|bitch|bastard|nigger|negro|faggot|homosexual|lesbian|porn|rape|rapist"
-    r"|nazi|hitler|genocid|holocaust|terroris|suicid|murder|tortur|massacre|slave|racis|racial"
-    r"|communis|fascis|socialis|republican|democrat|liberals?\b|conservative|president|election"
-    r"|politic|senator|congress|parliament|nuclear|\bwars?\b|warfare|bomb|missile|\bkill|jew|muslim|islam|christ"
-    r"|cathol|protestant|\bgods?\b|religio|church|bible|abortion|cocaine|heroin|marijuana|drug|fart"
-    r"|excre|urin|feces|defecat|\bass\b|arse|shit|fuck|turd|breast|nipple|buttock|corpse|execution|idiot|moron",
+    r"slur|offensive|obscen|vulgar|disparag|derogat|sexual|\bsex\b|genital|penis|vagina|coit|pubic"
+    r"|copulat|erotic|prostitut|pimp\b|whore|slut|harlot|brothel|incest|orgasm|fellatio|blowjob"
+    r"|crotch|semen|sperm|testic|scrot|vulv|menstru|adulter|concubin|striptease|nude|naked|lust"
+    r"|bitch|bastard|nigg|negro|faggot|homosexual|lesbian|porn|\brap(e|ist)\b|breast|nipple|buttock"
+    r"|excre|urin|feces|fecal|defecat|\bass\b|arse|shit|fuck|turd|fart|anus|\banal\b|rectum"
+    r"|cocaine|heroin|marijuana|opium|hashish|narcotic|hallucinogen|drug|drunk|idiot|moron"
+    r"|murder|tortur|massacre|suicid|\bkill|corpse|execution|gallows|\bhang(ed|man|ing)\b|lynch"
+    r"|assassin|violen|weapon|\bguns?\b|rifle|pistol|bomb|missile|nuclear|\bwars?\b|warfare|militar"
+    r"|\barm(y|ies|ed)\b|troops|soldier|battle|invad|invasion|\briot|persecut|slave|racis|racial"
+    r"|genocid|holocaust|terroris|nazi|hitler|reich|fascis|stalin|lenin|marx|soviet|communis"
+    r"|socialis|republican|democrat|liberals?\b|conservative|president|election|politic|senator"
+    r"|congress|parliament|ballot|\bvot(e|er|ed|ing)\b|clinton|(?-i:Bush)|apartheid|ghetto|gypsy"
+    r"|israel|palestin|iraq|vietnam|zion|jihad|\bjew|judai|hebrew|muslim|islam|christ|cathol"
+    r"|protestant|hindu|buddh|\bgods?\b|heathen|pagan|religio|church|bible|\bpope\b|abortion",
     re.IGNORECASE,
 )
-# Names of groups of animals and plants, and of persons, tell a small model nothing.
-_LATIN: Final = re.compile(r"\bgenus\b|\bfamily [A-Z]|\border [A-Z]|\bsuborder|\bphylum|taxonom")
+# Names of groups of animals and plants tell a small model nothing.
+_GROUP: Final = re.compile(
+    r"\bgenus\b|family [A-Z]|\b(order|class|division) [A-Z]|\bsuborder|\bphylum|taxonom"
+)
+_LATIN: Final = re.compile(r"[A-Z][a-z]+ [a-z-]+(us|a|um|is|i|ae|ens|es|or|ax|os|on|e|x)")
+_ANIMALS_AND_PLANTS: Final = {"05", "20"}
 
 
 def _wordnet(package: Path) -> Iterator[Document]:
@@ -184,17 +195,18 @@ def _entry(line: str) -> str:
     fields = head.split()
     num_words = int(fields[3], 16)
     words = [re.sub(r"\(\w+\)$", "", word).replace("_", " ") for word in fields[4::2][:num_words]]
+    if fields[1] in _ANIMALS_AND_PLANTS:
+        words = [word for word in words if not _LATIN.fullmatch(word)]
     is_instance = "@i" in fields
     examples = re.findall(r'"([^"]{8,})"', gloss)
     meaning = plain(gloss.split('; "')[0].split('"')[0]).strip(" ;")
-    if len(meaning) < 8 or is_instance or _LATIN.search(f"{words[0]} {meaning}"):
+    entry = f"{', '.join(words[:4])}: {meaning}."
+    if not words or is_instance or len(meaning) < 8 or not entry.isascii():
         return ""
-    if _UNWANTED.search(" ".join(words)) or _UNWANTED.search(meaning):
+    if _GROUP.search(" ".join([*words, meaning])) or _UNWANTED.search(" ".join([*words, meaning])):
         return ""
     shown = [plain(text) for text in examples if text.isascii() and not _UNWANTED.search(text)]
-    quoted = "".join(f' "{_sentence(text)}"' for text in shown[:3])
-    entry = f"{', '.join(words[:4])}: {meaning}.{quoted}"
-    return entry if entry.isascii() else ""
+    return entry + "".join(f' "{_sentence(text)}"' for text in shown[:3])
 
 
 def _sentence(text: str) -> str:

@@ -83,7 +83,16 @@ def test_the_rest_is_not(text: str) -> None:
 
 def test_headings_need_something_under_them() -> None:
     sentence = "The cat sat on the mat, and the dog looked at it for a long time."
-    blocks = ["# One", "# Two", sentence, "x = 1", sentence, "# std::three", sentence, "# Four"]
+    blocks = [
+        "# One",
+        "# N.2. Two",
+        sentence,
+        "x = 1",
+        sentence,
+        "# std::three",
+        sentence,
+        "# Four",
+    ]
     assert without_lonely_headings(blocks) == ["Two", sentence, sentence, sentence]
 
 
@@ -153,6 +162,7 @@ WORDNET = """  1 This software is licensed
 00000002 05 n 01 Rosa 0 000 | a genus of roses
 00000003 18 n 01 Lincoln 0 001 @i 00000009 n 0000 | a man who led a country
 00000004 18 n 01 rascal 0 000 | (ethnic slur) an offensive term for a person
+00000006 20 n 02 Malus_pumila 0 apple_tree 0 000 | tree with round fruit; "an old apple tree"
 00000005 04 a 01 galore(ip) 0 000 | existing in abundance; "food galore for us"; "war and food"
 """
 
@@ -211,6 +221,7 @@ def test_sources(packages: Path) -> None:
     (nouns,) = found["wordnet-base"]
     assert nouns.paragraphs == [
         'apple, red apple: fruit with skin and flesh. "she ate an apple."',
+        'apple tree: tree with round fruit. "an old apple tree."',
         'galore: existing in abundance. "food galore for us."',
     ]
     assert [item.title for item in found["r-cran-janeaustenr"]] == [
