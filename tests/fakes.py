@@ -178,6 +178,7 @@ class FakeText:
     """A letter is its code modulo 97; a chat is its contents, with 1 before each message."""
 
     has_chat_template = True
+    has_thinking = False
 
     def __init__(self, end_id: int) -> None:
         self.end_ids = frozenset({end_id})

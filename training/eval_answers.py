@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from strata.engine.sampler import SamplingParams
+from training.eval_drafts import DraftTotals
 from training.tasks.example import Split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from strata.engine.request import Timings
     from training.tasks.example import Example, Message, Task, Tool
 
 SEED = 20261129
@@ -40,6 +42,10 @@ class Completed(Protocol):
     @property
     def token_ids(self) -> Sequence[int]:
         """Its tokens."""
+
+    @property
+    def timings(self) -> Timings:
+        """What it cost; the drafts are counted there."""
 
 
 class Started(Protocol):
@@ -77,6 +83,8 @@ class Answer:
     reasoning: str
     text: str
     num_tokens: int
+    drafts_proposed: tuple[int, ...] = ()
+    drafts_accepted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ class Tally:
     num_right: int = 0
     num_json: int = 0  # answers that are JSON, whatever they say
     num_tokens: int = 0
+    drafts: DraftTotals = field(default_factory=DraftTotals)
     wrong: list[WrongAnswer] = field(default_factory=list)
 
     @property
@@ -110,6 +119,7 @@ class Tally:
         self.num_right += is_right
         self.num_json += is_json(answer.text)
         self.num_tokens += answer.num_tokens
+        self.drafts.add(answer.drafts_proposed, answer.drafts_accepted)
         if not is_right and len(self.wrong) < MAX_KEPT:
             question = shortened(str(example.prompt[-1].get("content")))
             found = f"{answer.reasoning}{THINK_END}{answer.text}"
@@ -155,7 +165,14 @@ def complete_greedily(engine: ChatEngine, example: Example, max_tokens: int) -> 
     )
     completion = generation.complete()
     reasoning, text = split_thinking(completion.text, is_thinking=example.is_thinking)
-    return Answer(reasoning, text, len(completion.token_ids))
+    timings = completion.timings
+    return Answer(
+        reasoning,
+        text,
+        len(completion.token_ids),
+        timings.drafts_proposed,
+        timings.drafts_accepted,
+    )
 
 
 def split_thinking(text: str, *, is_thinking: bool) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from strata.errors import SettingsError, StrataError
 from strata.settings import Settings, nearest
 from training.eval_answers import SEED, case_rng, complete_greedily, run_task
 from training.eval_checks import Verdict, judge
+from training.eval_drafts import DraftTotals
 from training.eval_long import code_word_cells
 from training.eval_routing import routing_table
 from training.eval_text import read_text
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 SECTIONS = ("tasks", "code-words", "sanity", "stories", "text")
 SANITY_QUESTION = "What is 12*12?"
-STORY_TASK = "story"
+STORY_TASK = "tell_story"
 NUM_STORIES = 20
 STORY_TOKENS = 300
 TEXT_TOKENS = 16_384
@@ -64,13 +65,16 @@ def ask_sanity(engine: ChatEngine) -> dict[str, Any]:
     return {"question": SANITY_QUESTION, "answer": answer.text, "is_right": is_right}
 
 
-def tell_stories(engine: ChatEngine, task: Task, num_stories: int) -> list[dict[str, str]]:
-    """Stories to held-out requests, for people to read."""
+def tell_stories(
+    engine: ChatEngine, task: Task, num_stories: int, drafts: DraftTotals
+) -> list[dict[str, str]]:
+    """Stories to held-out requests, for people to read; their drafts are added to ``drafts``."""
     stories = []
     with Bar("stories") as bar:
         for number in range(num_stories):
             example = task.generate(case_rng("stories told", number), Split.HELD_OUT)
             answer = complete_greedily(engine, example, STORY_TOKENS)
+            drafts.add(answer.drafts_proposed, answer.drafts_accepted)
             request = str(example.prompt[-1]["content"])
             stories.append({"request": request, "story": answer.text})
             bar(number + 1, num_stories)
@@ -110,11 +114,14 @@ def _evaluate(options: argparse.Namespace) -> int:
     sections = options.only or SECTIONS
     tasks = chosen_tasks(options.tasks)
     results: dict[str, Any] = {"strata": __version__, "seed": SEED, "cases": options.cases}
-    settings = Settings.from_options({"model": options.model, "threads": options.threads})
+    settings = Settings.from_options(
+        {"model": options.model, "threads": options.threads, "draft_tokens": options.draft}
+    )
     with notices_on_stderr():
         results["model"] = _file_facts(settings)
         with Engine.from_settings(settings) as engine:
-            _ask_everything(engine, tasks, sections, options.cases, results)
+            drafts = _ask_everything(engine, tasks, sections, options.cases, results)
+        results["drafts"] = drafts.as_dict()
         if "text" in sections:
             if options.text.is_file():
                 results["text"] = read_held_out(options.model, options.text, options.text_tokens)
@@ -139,7 +146,9 @@ def _ask_everything(
     sections: Sequence[str],
     num_cases: int,
     results: dict[str, Any],
-) -> None:
+) -> DraftTotals:
+    """Puts the answers into ``results``; gives the drafts of all of them."""
+    drafts = DraftTotals()
     if "sanity" in sections:
         results["sanity"] = ask_sanity(engine)
         print(f"{SANITY_QUESTION} {results['sanity']['answer']}", flush=True)
@@ -149,20 +158,23 @@ def _ask_everything(
             with Bar(task.name) as bar:
                 tally = run_task(engine, task, num_cases, bar)
             results["tasks"].append(tally.as_dict())
+            drafts.add(tally.drafts.proposed, tally.drafts.accepted)
             print(f"{task.name:28} {tally.num_right:4} of {tally.num_cases}", flush=True)
     if "stories" in sections:
-        found = [task for task in ALL_TASKS if task.name == STORY_TASK]
-        results["stories"] = tell_stories(engine, found[0], NUM_STORIES) if found else []
+        [task] = chosen_tasks([STORY_TASK])
+        results["stories"] = tell_stories(engine, task, NUM_STORIES, drafts)
         for story in results["stories"]:
             print(f"\n{story['request']}\n  {story['story']}", flush=True)
     if "code-words" in sections:
         with Bar("code words in long texts") as bar:
             cells, tally = code_word_cells(engine, max(1, num_cases // CELL_PART), bar)
+        drafts.add(tally.drafts.proposed, tally.drafts.accepted)
         results["code_words"] = [cell.as_dict() for cell in cells]
         results["code_words_wrong"] = tally.as_dict()["wrong"]
         for cell in cells:
             place = f"code word, {cell.num_tokens} tokens, at {100 * cell.depth:.0f} %"
             print(f"{place:40} {cell.num_right:4} of {cell.num_cases}", flush=True)
+    return drafts
 
 
 def _file_facts(settings: Settings) -> dict[str, Any]:
@@ -196,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, help="only these parts")
     parser.add_argument("--text", type=Path, default=HELD_OUT_TEXT, help="held-out prose")
     parser.add_argument("--text-tokens", type=int, default=TEXT_TOKENS, help="tokens of it read")
+    parser.add_argument("--draft", type=int, default=3, help="draft tokens in each step")
     parser.add_argument("--threads", type=int, help="worker threads")
     return parser
 

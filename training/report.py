@@ -58,11 +58,20 @@ def checks_table(results: Results) -> str:
     )
 
 
+def kept(tally: Results, place: int) -> str:
+    """Share of a task's drafts at this place that were kept."""
+    proposed, accepted = tally["drafts"]["proposed"], tally["drafts"]["accepted"]
+    return percent(accepted[place] / proposed[place]) if place < len(proposed) else ""
+
+
 def tasks_table(results: Results) -> str:
     """Right answers of every task."""
     return table(
-        ("task", "cases", "right"),
-        ((t["name"], t["num_cases"], percent(t["share"])) for t in results.get("tasks", [])),
+        ("task", "cases", "right", "first draft kept", "second draft kept"),
+        (
+            (t["name"], t["num_cases"], percent(t["share"]), kept(t, 0), kept(t, 1))
+            for t in results.get("tasks", [])
+        ),
     )
 
 
@@ -207,7 +216,7 @@ def report_text(
         ("Training", training_text(log, plots) if log else ""),
         ("Tasks, held-out instances", tasks_table(results)),
         ("Code words in long texts", code_words_table(results)),
-        ("Drafts", drafts_table(results) if "drafts" in results else ""),
+        ("Drafts", drafts_table(results) if results["drafts"]["positions"] else ""),
         ("Routing on held-out text", routing_tables(results) if "text" in results else ""),
         ("Perplexity by block format", perplexity_table(perplexities) if perplexities else ""),
         ("Some wrong answers", wrong_text(results)),

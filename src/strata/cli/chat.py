@@ -8,7 +8,7 @@ import typer
 
 from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
-from strata.cli.run import describe
+from strata.cli.run import Thinking, describe, thinking_values
 from strata.engine.engine import Engine
 from strata.engine.request import FinishReason, Message
 from strata.engine.sampler import SamplingParams
@@ -22,6 +22,7 @@ HELP = """\
 /help   show this
 /reset  begin a new conversation
 /undo   take the last question and its answer back
+/think  reason before each answer, or stop doing so
 /quit   leave (so does Ctrl-D)
 Ctrl-C stops an answer; pressed twice it leaves."""
 
@@ -31,9 +32,12 @@ PROMPT = "> "
 class Chat:
     """The messages so far and what is done with each line typed."""
 
-    def __init__(self, engine: Engine, sampling: SamplingParams) -> None:
+    def __init__(
+        self, engine: Engine, sampling: SamplingParams, *, thinking: bool | None = None
+    ) -> None:
         self._engine = engine
         self._sampling = sampling
+        self._template_values = thinking_values(engine, thinking)
         self._first: list[Message] = []
         self.messages: list[Message] = []
 
@@ -53,6 +57,8 @@ class Chat:
             say("a new conversation.")
         elif name == "/undo":
             self._undo()
+        elif name == "/think":
+            self._toggle_thinking()
         elif name == "/help":
             say(HELP)
         else:
@@ -68,6 +74,7 @@ class Chat:
                     self.messages,
                     self._sampling,
                     on_progress=reading,
+                    **self._template_values,
                 )
                 reply = self._stream(Answer(generation), reading)
             except RequestError as error:
@@ -104,6 +111,15 @@ class Chat:
                     interrupt(answer)
                     raise
 
+    def _toggle_thinking(self) -> None:
+        is_on = not self._template_values.get("enable_thinking", False)
+        try:
+            self._template_values = thinking_values(self._engine, is_on)
+        except RequestError as error:
+            say(f"{error}")
+            return
+        say("thinking is on." if is_on else "thinking is off.")
+
     def _undo(self) -> None:
         if len(self.messages) < len(self._first) + 2:
             say("there is nothing to take back.")
@@ -125,6 +141,7 @@ def command(
     top_k: Annotated[int, typer.Option(help="Sample among the K likeliest; 0 for all.")] = 20,
     top_p: Annotated[float, typer.Option(help="Sample within this share of probability.")] = 0.8,
     seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
+    thinking: Thinking = None,
 ) -> None:
     """Talk with the model. Type /help for what can be typed."""
     sampling = SamplingParams(
@@ -136,7 +153,7 @@ def command(
         Engine.from_settings(settings, on_progress=loading) as engine,
     ):
         loading.close()
-        chat = Chat(engine, sampling)
+        chat = Chat(engine, sampling, thinking=thinking)
         chat.begin(system)
         say(f"{engine.spec.name or 'model'}, context {engine.context_len} tokens. /help, Ctrl-D.")
         _converse(chat)

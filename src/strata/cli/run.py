@@ -14,6 +14,13 @@ from strata.engine.sampler import SamplingParams
 from strata.errors import EngineStopped, RequestError
 from strata.settings import Settings
 
+Thinking = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking", help="Reason before the answer. Default: as the model does."
+    ),
+]
+
 
 @with_settings(*ENGINE_SETTINGS)
 def command(
@@ -38,6 +45,7 @@ def command(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after an end token.")
     ] = False,
+    thinking: Thinking = None,
 ) -> None:
     """Answer one prompt. The text streams to standard output."""
     text = read_stdin() if prompt == "-" else prompt
@@ -58,11 +66,15 @@ def command(
             is_chat = not raw and engine.has_chat_template
             if not raw and not is_chat:
                 say("note: this model has no chat template; the text is continued as it stands.")
-            generation = engine.generate(
-                [{"role": "user", "content": text}] if is_chat else text,
-                sampling,
-                on_progress=reading,
-            )
+            if is_chat:
+                generation = engine.chat(
+                    [{"role": "user", "content": text}],
+                    sampling,
+                    on_progress=reading,
+                    **thinking_values(engine, thinking),
+                )
+            else:
+                generation = engine.generate(text, sampling, on_progress=reading)
             answer = Answer(generation)
             try:
                 completion = _show(answer, is_silent=as_json)
@@ -81,6 +93,21 @@ def command(
         say(describe(completion.timings))
 
 
+def thinking_values(engine: Engine, is_on: bool | None) -> dict[str, bool]:  # noqa: FBT001
+    """What the chat template is told of thinking; nothing when nobody asked.
+
+    Raises:
+        RequestError: thinking is asked of a model that has none.
+    """
+    if is_on is None:
+        return {}
+    if is_on and not engine.has_thinking:
+        raise RequestError(
+            "this model's chat template has no thinking to turn on.\n  Try: leave --thinking out."
+        )
+    return {"enable_thinking": is_on}
+
+
 def describe(timings: Timings) -> str:
     """Counts and speeds in one line."""
     return (
@@ -91,6 +118,12 @@ def describe(timings: Timings) -> str:
         + (f"; drafts kept: {_describe_drafts(timings)}" if timings.drafts_proposed else "")
         + "]"
     )
+
+
+def _describe_drafts(timings: Timings) -> str:
+    """Kept of proposed for each place in the window."""
+    counts = zip(timings.drafts_accepted, timings.drafts_proposed, strict=True)
+    return ", ".join(f"{accepted} of {proposed}" for accepted, proposed in counts)
 
 
 def _show(answer: Answer, *, is_silent: bool) -> Completion:
@@ -118,16 +151,10 @@ def _as_dict(completion: Completion) -> dict[str, object]:
         "finish_reason": str(completion.finish_reason),
         "prompt_tokens": timings.prompt_tokens,
         "reused_tokens": timings.reused_tokens,
-def _describe_drafts(timings: Timings) -> str:
-    """Kept of proposed for each place in the window."""
-    counts = zip(timings.drafts_accepted, timings.drafts_proposed, strict=True)
-    return ", ".join(f"{accepted} of {proposed}" for accepted, proposed in counts)
-
-
         "generated_tokens": timings.generated_tokens,
         "ttft_s": timings.ttft_s,
         "prompt_tokens_per_s": timings.prompt_tokens_per_s,
         "decode_tokens_per_s": timings.decode_tokens_per_s,
-    }
         "drafts_proposed": list(timings.drafts_proposed),
         "drafts_accepted": list(timings.drafts_accepted),
+    }

@@ -96,6 +96,11 @@ class Engine:
         """Whether ``chat`` works with this model."""
         return self._parts.text.has_chat_template
 
+    @property
+    def has_thinking(self) -> bool:
+        """Whether ``chat`` takes ``enable_thinking``: an answer with reasoning before it."""
+        return self._parts.text.has_thinking
+
     def memory_report(self) -> Mapping[str, int]:
         """Bytes of host memory by what holds them."""
         report = dict(self._parts.model.memory_report())
@@ -137,13 +142,13 @@ class Engine:
         sampling = (sampling or SamplingParams()).with_seed()
         token_ids = self._token_ids(prompt)
         text = self._parts.text
+        if propose is None:
+            propose = drafts_of(self._turn.conversation.drafter, self.settings.draft_tokens)
         request = Request(
             request_id=next(self._request_ids),
             prompt=token_ids,
             max_tokens=self._room(len(token_ids), sampling.max_tokens),
             end_ids=frozenset() if sampling.ignore_eos else text.end_ids,
-        if propose is None:
-            propose = drafts_of(self._turn.conversation.drafter, self.settings.draft_tokens)
             pick=_picker(sampling, allow),
             text=text.new_answer(sampling.stop),
             propose=propose,

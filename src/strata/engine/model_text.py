@@ -69,6 +69,11 @@ class ModelText:
         """Whether the file brings a template; ``encode_chat`` works with a plain one without."""
         return self._template.notice is None
 
+    @property
+    def has_thinking(self) -> bool:
+        """Whether the template reads ``enable_thinking``."""
+        return "enable_thinking" in self._template.source
+
     def encode(self, text: str) -> list[int]:
         """Ids of text to be continued; nothing in it becomes a control token."""
         ids = self._tokenizer.encode(text)
@@ -94,6 +99,7 @@ class NoText:
 
     end_ids: frozenset[int] = frozenset()
     has_chat_template = False
+    has_thinking = False
 
     def encode(self, _text: str) -> list[int]:
         """Refuses."""

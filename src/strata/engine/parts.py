@@ -24,6 +24,10 @@ class Text(Protocol):
     def has_chat_template(self) -> bool:
         """Whether ``encode_chat`` works."""
 
+    @property
+    def has_thinking(self) -> bool:
+        """Whether the chat template can be told to think first or not (``enable_thinking``)."""
+
     def encode(self, text: str, /) -> list[int]:
         """Ids of text to be continued as it stands."""
 

@@ -29,12 +29,14 @@ from training.eval_answers import (
     split_thinking,
 )
 from training.eval_checks import CHECKS, judge
+from training.eval_drafts import DraftTotals
 from training.eval_routing import cache_slots, layer_routing, lru_hits, routing_table
 from training.eval_text import PIECE_TOKENS, cut_pieces, join_layers, piece_nats
 from training.evaluate import ask_sanity, tell_stories
 from training.held_out import held_out_documents, sample
 from training.tasks.example import Example, Split, Task
 
+from strata.engine.request import Timings
 from strata.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 @dataclass
 class FakeCompletion:
     text: str
+    timings: Timings
 
     @property
     def token_ids(self) -> list[int]:
@@ -63,13 +66,15 @@ class FakeEngine:
     def __init__(self, answer: Callable[[str], str]) -> None:
         self.answer = answer
         self.asked: list[dict[str, Any]] = []
+        self.drafts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def tokenize(self, prompt: str) -> list[int]:
         return [len(word) for word in prompt.split()]
 
     def chat(self, messages: Sequence[Any], sampling: Any, **values: Any) -> FakeCompletion:
         self.asked.append({"messages": messages, "sampling": sampling, **values})
-        return FakeCompletion(self.answer(str(messages[-1]["content"])))
+        timings = Timings(1, 0, 1, 0.0, 0.0, 0.0, self.drafts[0], self.drafts[1])
+        return FakeCompletion(self.answer(str(messages[-1]["content"])), timings)
 
 
 def _example(question: str, answer: str, **rest: Any) -> Example:
@@ -105,6 +110,20 @@ def test_shares_count_right_answers():
     assert (tally.wrong[0].expected, tally.wrong[0].found) == (str(2 * odd), "no")
     assert len(tally.wrong) == 5
     assert json.loads(json.dumps(tally.as_dict()))["share"] == tally.share
+
+
+def test_drafts_are_added_up_by_place():
+    engine = FakeEngine(lambda _: "")
+    engine.drafts = ((7, 4, 2), (6, 3, 0))
+    tally = run_task(engine, DOUBLE, 3)
+    tally.drafts.add((1,), (1,))
+    assert tally.drafts.as_dict() == {
+        "positions": [
+            {"proposed": 22, "accepted": 19},
+            {"proposed": 12, "accepted": 9},
+            {"proposed": 6, "accepted": 0},
+        ]
+    }
 
 
 def test_more_cases_begin_with_the_same_ones():
@@ -335,6 +354,10 @@ def test_sanity_question(answer: str, *, is_right: bool):
 
 
 def test_stories_are_told_to_different_requests():
-    stories = tell_stories(FakeEngine(lambda text: f"story {text}"), DOUBLE, 6)
+    drafts = DraftTotals()
+    engine = FakeEngine(lambda text: f"story {text}")
+    engine.drafts = ((5, 3), (4, 1))
+    stories = tell_stories(engine, DOUBLE, 6, drafts)
+    assert (drafts.proposed, drafts.accepted) == ([30, 18], [24, 6])
     assert len({story["request"] for story in stories}) == 6
     assert all(story["story"] == f"story {story['request']}" for story in stories)
