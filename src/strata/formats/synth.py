@@ -74,6 +74,7 @@ class SynthGeometry:
     # Each n-gram head gets a prime number of rows from here on; the trained model has 20,000,000.
     ngram_rows_per_head: int = 20_000
     is_head_tied: bool = False
+    num_draft_layers: int = 0
     # What a block adds to the residual, as a share of an embedding. Trained networks add little at
     # a time: this one doubles the residual over 48 layers. At full size every block would amplify
     # the rounding of the ones before it, and two correct engines would disagree.
@@ -209,13 +210,16 @@ def uniform_mix(name: str) -> TypePlan:
 _GAINS = {
     Role.HEAD: 4.0, Role.ROUTER: 4.0, Role.SHARED_ROUTER: 2.0,
     Role.HC_ATTN_DOWN: 4.0, Role.HC_FFN_DOWN: 4.0, Role.FINAL_HC_DOWN: 4.0,
-    Role.HC_ATTN_UP: 2.0, Role.HC_FFN_UP: 2.0, Role.FINAL_HC_UP: 2.0,
+    Role.DRAFT_HC_DOWN: 4.0,
+    Role.HC_ATTN_UP: 2.0, Role.HC_FFN_UP: 2.0, Role.FINAL_HC_UP: 2.0, Role.DRAFT_HC_UP: 2.0,
     Role.HC_ATTN_INJECT: 4.0, Role.HC_FFN_INJECT: 4.0,
     Role.EXPERTS_GATE: 2.0, Role.EXPERTS_UP: 2.0, Role.EXPERTS_DOWN: 2.0,
     Role.SHARED_GATE: 2.0, Role.SHARED_UP: 2.0, Role.GDN_BETA: 2.0,
     # Values of many cells cancel where they are averaged.
     Role.ATTN_OUT: 4.0,
 }  # fmt: skip
+# Size of what a synthetic draft layer takes from a stream, as a share of an embedding.
+_STREAM_SHARE = 0.3
 _UNIT_ROWS = (Role.EMBEDDING, Role.NGRAM_TABLE)
 # The last product of each block that adds to the residual.
 _BRANCH_ENDS = (
@@ -251,7 +255,9 @@ def spec_of(geometry: SynthGeometry) -> tuple[ModelSpec, dict[str, object]]:
         CheckpointError: sizes contradict each other.
         SettingsError: the vocabulary is too small.
     """
-    metadata = metadata_from_config(geometry.config(), name=geometry.name)
+    metadata = metadata_from_config(
+        geometry.config(), name=geometry.name, num_draft_layers=geometry.num_draft_layers
+    )
     metadata |= synthetic_tokenizer(geometry.vocab_size)
     spec = ModelSpec.from_metadata(metadata, source="synthetic geometry")
     return replace(spec, is_head_tied=geometry.is_head_tied), metadata
@@ -297,6 +303,8 @@ def synthesize(
             if role is Role.HEAD and plan.format.name in QUANTIZABLE and geometry.successor_margin:
                 embedding = next(item for item in plans if item.name == Role.EMBEDDING.value)
                 chunks = _expecting_head(plan, embedding, geometry, seed)
+            elif role is Role.DRAFT_IN and plan.format.name in QUANTIZABLE:
+                chunks = _passing_on(plan, _rng_of(plan, seed))
             else:
                 chunks = _tensor_bytes(plan, role, geometry, _rng_of(plan, seed))
             for data in chunks:
@@ -334,6 +342,18 @@ def _expecting_head(
     head[rng.permutation(len(head))] += np.float32(share) * rows.reshape(plan.shape)
     head *= np.float32(_deviation(Role.HEAD, plan.shape, geometry.branch_gain))
     yield quantize(plan.format, head)
+
+
+def _passing_on(plan: TensorPlan, rng: np.random.Generator) -> Iterator[NDArray[np.uint8]]:
+    """A draft layer's projection that passes the embedding on, with a little of the streams.
+
+    The streams it gives then resemble the trunk's, and drafts are right about as often as the head
+    has a likeliest successor.
+    """
+    width, inner = plan.shape
+    rows = _STREAM_SHARE / np.sqrt(width) * rng.standard_normal(plan.shape, np.float32)
+    rows[:, :width] = np.eye(width, inner - width, dtype=np.float32)
+    yield quantize(plan.format, rows.astype(np.float32))
 
 
 def _tensor_bytes(

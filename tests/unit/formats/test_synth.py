@@ -86,6 +86,19 @@ def test_files_are_complete(tmp_path, mix):
     assert spec.ngram.layer == 1
 
 
+def test_a_draft_layer_passes_embeddings_on(tmp_path):
+    geometry = dataclasses.replace(TINY, num_draft_layers=1)
+    report = synthesize(tmp_path / "m.gguf", geometry, MIXES["q4_k"])
+    with open_model(report.paths[0]) as index:
+        spec = ModelSpec.from_metadata(index.metadata)
+        assert (spec.num_layers, spec.num_draft_layers) == (4, 1)
+        assert check_layout(index, spec) == ()
+        of_token, of_stream = np.split(index.array("blk.4.nextn.eh_proj.weight"), 2, axis=1)
+        assert np.diag(of_token).mean() == pytest.approx(1, abs=0.02)
+        assert np.abs(of_token - np.diag(np.diag(of_token))).max() < 0.02
+        assert 0 < of_stream.std() * np.sqrt(of_stream.shape[1]) < 0.5
+
+
 def test_published_mixes_keep_their_words():
     """Down projections of 640 do not fill 256-weight blocks; single layers differ."""
     shape_in, shape_down = (64, 640, 2560), (64, 2560, 640)
