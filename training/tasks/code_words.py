@@ -13,16 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from training.tasks.example import Example, Split, Task, in_split
-from training.tasks.filler import plain_paragraph
+from training.tasks.filler import plain_paragraph, plain_sentence
 from training.tasks.word_pools import FIRST_NAMES, OBJECTS, ROOMS, code_word, number_of_digits
 
 # Makes one paragraph of filler.
 Paragraphs = Callable[[random.Random], str]
 
-# The built-in filler in the demo's tokenizer (measured: see tests/unit/training/test_tasks_b.py).
-CHARS_PER_TOKEN = 4.0
+# Characters a token of the demo's tokenizer holds: of the built-in filler (4.40 measured) and of
+# the corpus' paragraphs (4.09), less a margin, so that hardly any long text outgrows the context.
+FILLER_CHARS_PER_TOKEN = 4.35
+CORPUS_CHARS_PER_TOKEN = 3.95
 SHORT_TOKENS = (100, 900)
-LONG_TOKENS = (900, 7800)
+LONG_TOKENS = (900, 8100)
 # Room for the turn marks, the empty thinking and the answer, taken off the length asked for.
 ANSWER_TOKENS = 64
 
@@ -328,46 +330,54 @@ def make(
     chosen: list[str] = []
     while True:
         paragraph = paragraphs(rng)
-        # The blank line and a seam between tokens may cost two more.
-        cost = count_tokens(paragraph) + 2
+        # Blank lines join the full stop before them, so a part costs what it costs alone.
+        cost = count_tokens(f"{paragraph}\n\n")
         if cost > room:
             break
         chosen.append(paragraph)
         room -= cost
-    sentences = _SENTENCE_END.split(paragraph)
-    while sentences and count_tokens(" ".join(sentences)) + 2 > room:
-        sentences.pop()
-    if sentences:
-        chosen.append(" ".join(sentences))
+    # The last paragraph is made to measure.
+    rest = ""
+    for sentence in [*_SENTENCE_END.split(paragraph), *(plain_sentence(rng) for _ in range(20))]:
+        longer = f"{rest} {sentence}".strip()
+        if count_tokens(f"{longer}\n\n") <= room:
+            rest = longer
+    if rest:
+        chosen.append(rest)
     return _conversation(rng, "code_word", hidden, _assemble(rng, hidden, chosen, depth))
 
 
-def _log_uniform_chars(rng: random.Random, limits: tuple[int, int]) -> int:
+def _num_tokens(rng: random.Random, limits: tuple[int, int]) -> int:
+    """A length; the logarithm is uniform, so that short ones are as common."""
     low, high = limits
-    return int(CHARS_PER_TOKEN * math.exp(rng.uniform(math.log(low), math.log(high))))
+    return int(math.exp(rng.uniform(math.log(low), math.log(high))))
 
 
 def generate(rng: random.Random, split: Split) -> Example:
     """A short text (100 to 900 tokens) of the built-in filler."""
-    length = _log_uniform_chars(rng, SHORT_TOKENS)
+    length = int(FILLER_CHARS_PER_TOKEN * _num_tokens(rng, SHORT_TOKENS))
     return code_word_example(rng, split, plain_paragraph, length, None)
 
 
-def generate_long(rng: random.Random, split: Split) -> Example:
-    """A long text (900 to 7,800 tokens) of the built-in filler."""
-    length = _log_uniform_chars(rng, LONG_TOKENS)
-    return code_word_example(rng, split, plain_paragraph, length, None, "code_word_long")
+def long_example(rng: random.Random, split: Split, paragraphs: Paragraphs | None) -> Example:
+    """A long text (900 to 8,100 tokens) of the paragraphs, of the built-in filler, or of both.
 
-
-def long_example(rng: random.Random, split: Split, paragraphs: Paragraphs) -> Example:
-    """A long text (900 to 7,800 tokens) of the paragraphs, of the built-in filler, or of both."""
-    share = rng.choice((0.0, 0.0, 1.0, 1.0, 1.0, 0.5))
+    One in four is drawn from all lengths alike, so that the longest are not too rare.
+    """
+    share = rng.choice((0.0, 0.0, 1.0, 1.0, 1.0, 0.5)) if paragraphs else 0.0
 
     def mixed(rng: random.Random) -> str:
-        return paragraphs(rng) if rng.random() < share else plain_paragraph(rng)
+        return paragraphs(rng) if paragraphs and rng.random() < share else plain_paragraph(rng)
 
-    length = _log_uniform_chars(rng, LONG_TOKENS)
+    num_tokens = _num_tokens(rng, LONG_TOKENS) if rng.random() < 0.75 else rng.randint(*LONG_TOKENS)
+    chars_per_token = CORPUS_CHARS_PER_TOKEN if share else FILLER_CHARS_PER_TOKEN
+    length = int(chars_per_token * num_tokens)
     return code_word_example(rng, split, mixed, length, None, "code_word_long")
+
+
+def generate_long(rng: random.Random, split: Split) -> Example:
+    """A long text of the built-in filler."""
+    return long_example(rng, split, None)
 
 
 def grade(example: Example, answer: str) -> bool:

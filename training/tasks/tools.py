@@ -198,9 +198,11 @@ def _parallel(rng: random.Random, split: Split) -> Example:
     if rng.random() < 0.5:
         scene, (one,) = _scene(rng, split)
         first = second = scene.needed[0]
-        two = one
-        while two == one:
-            two = _values(rng, split, first) or first.draw(rng)
+        others = [_values(rng, split, first) for _ in range(8)]
+        different = [values for values in others if values is not None and values != one]
+        if not different:
+            return _single(rng, split)
+        two = different[0]
     else:
         scene, (one, two) = _scene(rng, split, 2)
         first, second = scene.needed
