@@ -9,20 +9,25 @@ import lzma
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch.utils.data import DataLoader, Dataset
 
 from training.chat_format import encode, render
 from training.config import END_OF_TEXT_ID
 from training.network import ANSWER, NOT_LEARNED, TEXT, Batch
-from training.schedule import Phase
 from training.tasks import ALL_TASKS
 from training.tasks.example import Example, Split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+    from training.schedule import Phase
 
 # Documents begin at multiples of this: the indexer's blocks of the trained model.
 _ALIGN = 4
@@ -50,7 +55,8 @@ class Corpus:
     @classmethod
     def read(cls, path: Path, tokenizer: Tokenizer) -> Corpus:
         """From a file of ``training.corpus``; the first line of a document is its title."""
-        whole = lzma.open(path, "rt", encoding="utf-8").read()
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            whole = file.read()
         texts = [text.split("\n", 1)[-1].strip() for text in whole.split(_SEPARATOR)]
         texts = [text for text in texts if text]
         encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)

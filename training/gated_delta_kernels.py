@@ -60,7 +60,8 @@ def _walk_back_kernel(  # type: ignore[no-untyped-def]
 class Walk(torch.autograd.Function):
     """State before every chunk and every token's correction, from an empty memory.
 
-    correction_n = values_n - keys_n state_n;  state_{n+1} = kept_n state_n + leaving_n^T correction_n
+    correction_n = values_n - keys_n state_n
+    state_{n+1} = kept_n state_n + leaving_n^T correction_n
     """
 
     @staticmethod

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strata.model_spec import ModelSpec
 from training.gated_delta import gated_delta
 from training.grouped_experts import mixture
+
+if TYPE_CHECKING:
+    from strata.model_spec import ModelSpec
 
 # The logarithm of the decay at a document's first token: nothing of the memory before is left.
 _FORGET = -40.0
@@ -100,7 +103,7 @@ def write(streams: Tensor, block_output: Tensor, injection: Tensor) -> Tensor:
 
 
 def causal_conv(x: Tensor, weight: Tensor, offset: Tensor, dilation: int = 1) -> Tensor:
-    """Depthwise over the tokens of each document: [B, T, C] by [C, 1, taps], last tap the present."""
+    """Depthwise over each document's tokens: [B, T, C] by [C, 1, taps], last tap the present."""
     taps = weight.shape[-1]
     out = x * weight[:, 0, -1]
     for back in range(1, taps):
@@ -219,9 +222,7 @@ class SparseAttention(nn.Module):
         self.k_norm = Norm(width, width, spec.rms_eps)
         self.indexer = Indexer(spec)
 
-    def forward(
-        self, x: Tensor, segments: Segments, *, is_sparse: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, segments: Segments, *, is_sparse: bool) -> tuple[Tensor, Tensor]:
         """Output [B, T, D] and the indexer's loss."""
         spec = self._spec
         q, gate = self.q_proj(x).unflatten(-1, (spec.num_heads, -1)).chunk(2, -1)
@@ -247,9 +248,12 @@ class SparseAttention(nn.Module):
         """[B, 1, T, T] bool: cells of the best blocks, and of blocks that are not complete."""
         block = self._spec.index_block
         complete = complete_blocks(visible[:, 0], block)
-        scores = block_scores(index_q, index_k).masked_fill(~complete, -1)
-        budget = min(self._spec.index_budget // block, scores.shape[-1])
-        best = scores.topk(budget, -1).indices
+        # Bits of a float that is not negative order as it does; below them the lower block first.
+        bits = block_scores(index_q, index_k).view(torch.int32).long()
+        blocks = torch.arange(bits.shape[-1], device=bits.device)
+        ranking = (bits * len(blocks) + len(blocks) - 1 - blocks).masked_fill(~complete, -1)
+        budget = min(self._spec.index_budget // block, len(blocks))
+        best = ranking.topk(budget, -1, sorted=False).indices
         chosen = torch.zeros_like(complete).scatter_(-1, best, True) | ~complete
         return chosen.repeat_interleave(block, -1).unsqueeze(1)
 
@@ -411,7 +415,5 @@ class NgramMemory(nn.Module):
         gate = torch.sigmoid(strength.sign() * strength.abs().clamp_min(1e-6).sqrt())
         gated = (gate * self.value_proj(embedding).unsqueeze(-2)).flatten(-2)
         weight = self.conv1d.weight
-        conv = causal_conv(
-            self.norm_conv(gated), weight, segments.offset, self._ngram.ngram_size
-        )
+        conv = causal_conv(self.norm_conv(gated), weight, segments.offset, self._ngram.ngram_size)
         return streams + (gated + F.silu(conv)).to(streams.dtype)

@@ -10,8 +10,8 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,9 @@ from training.schedule import Phase, Schedule, demo_schedule
 from training.tasks.code_words import long_example
 from training.tasks.example import Split
 from training.weights import read_weights, write_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TOKENIZER = Path(__file__).parent / "data" / "tokenizer.json"
 _INDEX_WEIGHT = 0.2
@@ -46,9 +49,7 @@ class Run:
         schedule: of the whole run.
     """
 
-    def __init__(
-        self, options: argparse.Namespace, geometry: Geometry, schedule: Schedule
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, geometry: Geometry, schedule: Schedule) -> None:
         self.rank = int(os.environ.get("RANK", "0"))  # noqa: TID251 - torchrun's way of telling
         self.world = int(os.environ.get("WORLD_SIZE", "1"))  # noqa: TID251
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -179,9 +180,7 @@ class Data:
             # Ranks have rows far apart; phases differ by the length of their rows or the seed.
             first = (done + 100_000_000 * run.rank) + start * batch_rows
             rows = self._rows(phase, first, count, Split.TRAIN)
-            made = batches(
-                rows, batch_rows, num_workers=self._options.workers, device=run.device
-            )
+            made = batches(rows, batch_rows, num_workers=self._options.workers, device=run.device)
             for batch in made:
                 yield phase, batch
 
@@ -211,11 +210,11 @@ def train(run: Run, data: Data, log: Path) -> None:
             }
             with log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
-            print(" ".join(f"{k}={v}" for k, v in record.items()), flush=True)  # noqa: T201
+            print(" ".join(f"{k}={v}" for k, v in record.items()), flush=True)
         if run.rank == 0 and run.step % (10 * _LOG_EVERY) == 0:
             if phase.length not in held_out:
                 held_out = {phase.length: data.held_out(phase)}
-            print("  held out:", run.measure(held_out[phase.length], phase), flush=True)  # noqa: T201
+            print("  held out:", run.measure(held_out[phase.length], phase), flush=True)
         if time.monotonic() - saved > _CHECKPOINT_SECONDS:
             run.save()
             saved = time.monotonic()

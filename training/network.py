@@ -64,7 +64,7 @@ class DraftLayer(nn.Module):
         super().__init__()
         hidden = spec.hidden_size
         self.pre_fc_norm_embedding = Norm(hidden, hidden, spec.rms_eps)
-        self.pre_fc_norm_hidden = Norm(spec.hyper_size, hidden, spec.rms_eps)
+        self.pre_fc_norm_hidden = Norm(spec.hyper_size, spec.hyper_size, spec.rms_eps)
         self.fc_embedding = linear(hidden, hidden)
         self.fc_hidden = linear(hidden, hidden)
         self.layers = nn.ModuleList([Layer(spec, is_attention=True)])
@@ -215,7 +215,7 @@ def _some_losses(x: Tensor, head: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 
 
 def _token_losses(x: Tensor, head: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross entropy and whether the best guess is right, [B, T] each, a part of the rows at a time."""
+    """Cross entropy and whether the best guess is right, [B, T] each, some rows at a time."""
     flat, wanted = x.flatten(0, 1), target.flatten()
     parts = [
         checkpoint(_some_losses, rows, head, ids, use_reentrant=False)

@@ -7,10 +7,13 @@ both share one learning rate: Liu et al. 2025 (arXiv 2502.16982).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Coefficients of the quintic that brings singular values near one, from the first source.
 _QUINTIC = (3.4445, -4.7750, 2.0315)

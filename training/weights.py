@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import lzma
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PART_BYTES = 15_500_000
 _TABLE = "weights.json"
