@@ -6,6 +6,7 @@ the file itself (its size, the geometry it was made from).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ import pytest
 
 from strata import Engine, SamplingParams, __version__
 from strata.cli.app import COMMANDS
-from strata.formats.synth import GEOMETRIES
+from strata.formats.convert_types import TypePlan
+from strata.formats.synth import GEOMETRIES, synthesize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,6 +264,48 @@ def test_bench_measures(strata: Strata, tiny: Path, tmp_path: Path):
     share = report["decode_tokens_per_s"] * by_class / report["bandwidth_bytes_per_s"]
     assert report["bandwidth_share"] == pytest.approx(share)
     assert "tokens/s" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "drafting.gguf"
+    geometry = dataclasses.replace(GEOMETRIES["tiny"], num_draft_layers=1)
+    synthesize(path, geometry, TypePlan.preset("q8_0"))
+    return path
+
+
+def test_run_with_drafts_prints_the_same_and_counts_them(strata: Strata, drafting: Path):
+    args = ("run", "-m", drafting, "--raw", "-n", 40, "--ignore-eos", "hello there")
+    plain, drafted = strata(*args), strata(*args, "--draft", 2)
+    assert drafted.stdout == plain.stdout
+    assert "drafts kept" not in plain.stderr
+    report = json.loads(strata(*args, "--draft", 2, "--json").stdout)
+    kept = ", ".join(
+        f"{kept} of {offered}"
+        for kept, offered in zip(report["drafts_accepted"], report["drafts_proposed"], strict=True)
+    )
+    assert len(report["drafts_proposed"]) == 2
+    assert sum(report["drafts_accepted"]) > 0
+    assert f"drafts kept: {kept}]" in drafted.stderr
+
+
+def test_drafts_without_a_draft_layer_are_a_notice(strata: Strata, tiny: Path):
+    result = strata("run", "-m", tiny, "--raw", "-n", 2, "--draft", 1, "hello")
+    assert result.exit_code == 0
+    assert "no draft layer" in result.stderr
+
+
+def test_bench_counts_drafts(strata: Strata, drafting: Path, tmp_path: Path):
+    out = tmp_path / "figures.json"
+    args = ("--prompt-tokens", 20, "--decode-tokens", 20, "--rounds", 2, "--threads", 1)
+    result = strata("bench", "-m", drafting, *args, "--draft", 2, "--json", out)
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(out.read_text())
+    assert len(report["drafts"]) == 2
+    for place, counts in enumerate(report["drafts"]):
+        for key in ("proposed", "accepted"):
+            assert counts[key] == sum(item[f"drafts_{key}"][place] for item in report["measured"])
+    assert f"of {report['drafts'][1]['proposed']}" in result.stdout
 
 
 def test_bench_against_nobody_known(strata: Strata, tiny: Path):

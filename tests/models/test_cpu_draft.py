@@ -18,6 +18,7 @@ from tests.models.model_files import cpu_model, write_model
 from tests.models.tiny_models import TINY, VOCAB_SIZE
 
 from strata import _native
+from strata.cpu import layers
 from strata.cpu.draft import CpuDrafter
 from strata.errors import StrataError
 from strata.reference.decoder import ReferenceDecoder
@@ -241,6 +242,55 @@ def test_every_instruction_set_and_thread_count_drafts_the_same(load: LoadModel)
             found = session.drafter.propose(9, 4)
             expected = found if expected is None else expected
             assert found == expected, (isa, threads)
+
+
+def test_long_prompts_draft_the_same_however_cut(load: LoadModel) -> None:
+    # Beyond the rows that are made at a time, and beyond one span of the rotary tables.
+    tokens = some_tokens(9, 1100)
+    found = []
+    for chunk_tokens in (512, 16, 7):
+        session = load("many-qsa", chunk_tokens=chunk_tokens).new_session(1110)
+        session.prefill(tokens)
+        found.append(session.drafter.propose(3, 4))
+    session.reset()
+    for at in range(0, 1100, 4):
+        session.decode(tokens[at : at + 4])
+        session.commit(4)
+        if at % 40 == 0:
+            session.drafter.propose(int(tokens[at + 4]), 3)
+    found.append(session.drafter.propose(3, 4))
+    assert found[1:] == found[:-1]
+    assert len(found[0][0]) == 4
+
+
+def test_an_interrupted_proposal_can_be_made_again(
+    load: LoadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = load("plain").new_session(40)
+    session.prefill(some_tokens(10, 20))
+    session.decode(some_tokens(11, 5))
+    session.commit(5)
+    expected = session.drafter.propose(4, 3)
+    session.decode(some_tokens(12, 6))
+    session.commit(6)
+    calls = []
+
+    def interrupt(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return moe(*arguments)
+
+    moe = layers.moe
+    with monkeypatch.context() as patch:
+        patch.setattr(layers, "moe", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.drafter.propose(4, 3)
+    found = session.drafter.propose(4, 3)
+    other = load("plain").new_session(40)
+    other.prefill(np.concatenate([some_tokens(10, 20), some_tokens(11, 5), some_tokens(12, 6)]))
+    assert found == other.drafter.propose(4, 3)
+    assert found != expected
 
 
 def test_drafts_at_the_ends_of_the_context(load: LoadModel) -> None:
