@@ -9,7 +9,7 @@ import lzma
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 # Documents begin at multiples of this: the indexer's blocks of the trained model.
 _ALIGN = 4
-# A piece of text, in tokens, where rows are short.
-_SHORT_TEXT = (128, 1024)
+# A piece of text, in tokens, where rows are short and where they are long.
+_SHORT_TEXT = (64, 400)
 _LEAST = 16
 _SEPARATOR = "\n\x1e\n"
-_LONG_SHARE = 0.5
+_LONG_TEXT = (64, 2048)
+_LONG_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Corpus:
 LongTask = Callable[[random.Random, Callable[[random.Random], str]], Example]
 
 
-class Rows(Dataset[dict[str, NDArray[np.uint16]]]):
+class Rows(Dataset[dict[str, NDArray[Any]]]):
     """Rows of one phase.
 
     Args:
@@ -123,7 +124,7 @@ class Rows(Dataset[dict[str, NDArray[np.uint16]]]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: int) -> dict[str, NDArray[np.uint16]]:
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
         rng = random.Random(f"{self._seed} {self._phase.length} {self._first + index}")
         length = self._phase.length
         row = _Row(length)
@@ -133,7 +134,7 @@ class Rows(Dataset[dict[str, NDArray[np.uint16]]]):
             row.add(*self._encoded(example))
         while row.room >= _LEAST:
             if num_text < self._phase.text_share * row.used:
-                longest = length if self._phase.is_long else rng.randint(*_SHORT_TEXT)
+                longest = rng.randint(*(_LONG_TEXT if self._phase.is_long else _SHORT_TEXT))
                 num_text += self._add_text(row, rng, longest)
                 continue
             task = rng.choices(self._tasks, self._weights)[0]
@@ -178,13 +179,13 @@ class _Row:
         self.used += padded
         return True
 
-    def arrays(self) -> dict[str, NDArray[np.uint16]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """The row; what was not filled is a document of its own that is not learned."""
         self._offset[self.used :] = np.arange(self.room)
         return {"tokens": self._tokens, "offset": self._offset, "kind": self._kind}
 
 
-def _collated(rows: list[dict[str, NDArray[np.uint16]]]) -> dict[str, torch.Tensor]:
+def _collated(rows: list[dict[str, NDArray[Any]]]) -> dict[str, torch.Tensor]:
     return {
         name: torch.from_numpy(np.stack([row[name] for row in rows]).astype(np.int32))
         for name in rows[0]

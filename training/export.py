@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Qwen4ExpForCausalLM, Qwen4ExpTextConfig
 
 from training.config import DEMO, Geometry
@@ -38,12 +38,14 @@ def export(state: dict[str, Tensor], geometry: Geometry, folder: Path) -> None:
     state = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in state.items()}
     draft = {name: state.pop(name) for name in list(state) if name.startswith("mtp.")}
     draft = _per_expert(draft)
-    model = Qwen4ExpForCausalLM(Qwen4ExpTextConfig(**geometry.config())).to(torch.bfloat16)
+    config = Qwen4ExpTextConfig.from_dict(geometry.config())
+    model: nn.Module = Qwen4ExpForCausalLM(config)
+    nn.Module.to(model, torch.bfloat16)
     missing, unexpected = model.load_state_dict(state, strict=False)
     constants = {name for name, _ in model.named_buffers()}
     if unexpected or set(missing) - constants:
         raise ValueError(f"names differ: missing {missing}, unexpected {unexpected}")
-    model.save_pretrained(folder)
+    model.save_pretrained(folder)  # type: ignore[operator]
     save_file(draft, folder / _DRAFT_FILE)
     _write_index(folder)
     for name in _TOKENIZER_FILES:

@@ -74,5 +74,4 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor
         )
         inside = (q @ k.transpose(-1, -2)) * decay
         out = (q * from_start) @ states + inside @ corrections
-        out = out.view(batch, heads, length, -1).transpose(1, 2)
-    return out
+        return out.view(batch, heads, length, -1).transpose(1, 2)

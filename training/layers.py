@@ -66,6 +66,14 @@ class Norm(nn.Module):
         return ((grouped * scale).flatten(-2) * (1 + self.weight)).to(x.dtype)
 
 
+class Gamma(nn.Module):
+    """Only a gamma, not centred; the norm is its owner's."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+
 def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
     """A product without bias; rows of length about ``gain``."""
     layer = nn.Linear(inputs, outputs, bias=False)
@@ -141,8 +149,7 @@ class GatedDeltaNet(nn.Module):
         step = torch.exp(torch.linspace(math.log(1e-3), math.log(1e-1), heads))
         self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
         self.A_log = nn.Parameter(torch.zeros(heads))
-        self.norm = nn.Module()
-        self.norm.weight = nn.Parameter(torch.ones(spec.gdn_value_dim))
+        self.norm = Gamma(spec.gdn_value_dim)
         self.out_proj = linear(spec.gdn_value_size, hidden, _BRANCH_GAIN)
 
     def forward(self, x: Tensor, segments: Segments) -> Tensor:
@@ -367,6 +374,9 @@ class Layer(nn.Module):
 class NgramMemory(nn.Module):
     """Hashed rows of a table, gated into every stream."""
 
+    _sizes: Tensor
+    _offsets: Tensor
+
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         assert spec.ngram is not None  # noqa: S101 - the caller asked for it
@@ -374,9 +384,9 @@ class NgramMemory(nn.Module):
         self._ngram = ngram = spec.ngram
         rows = ngram.head_offsets[-1] + ngram.head_vocab_sizes[-1]
         width = ngram.row_size * ngram.num_heads
-        self.ple_embedding = nn.Module()
-        self.ple_embedding.ngram_embedding = nn.Embedding(-(-rows // 128) * 128, ngram.row_size)
-        nn.init.normal_(self.ple_embedding.ngram_embedding.weight, std=0.02)
+        table = nn.Embedding(-(-rows // 128) * 128, ngram.row_size)
+        nn.init.normal_(table.weight, std=0.02)
+        self.ple_embedding = nn.ModuleDict({"ngram_embedding": table})
         self.key_proj = linear(width, spec.hyper_size)
         self.value_proj = linear(width, spec.hidden_size)
         self.norm_key = Norm(spec.hyper_size, spec.hidden_size, spec.rms_eps)
@@ -406,7 +416,7 @@ class NgramMemory(nn.Module):
     def forward(self, streams: Tensor, tokens: Tensor, segments: Segments) -> Tensor:
         """Streams [B, T, c D] with the memory added."""
         count = self._spec.num_streams
-        table = self.ple_embedding.ngram_embedding
+        table = self.ple_embedding["ngram_embedding"]
         embedding = table(self.rows(tokens, segments.offset)).flatten(-2).to(streams.dtype)
         key = self.norm_key(self.key_proj(embedding)).unflatten(-1, (count, -1))
         query = self.norm_query(streams).unflatten(-1, (count, -1))

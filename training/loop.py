@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from training.batches import Batch, Corpus, Rows, batches
+from training.batches import Corpus, Rows, batches
 from training.config import DEMO, TOY, Geometry
-from training.network import Losses, Network
+from training.network import Batch, Losses, Network
 from training.optimizer import Optimizer
 from training.schedule import Phase, Schedule, demo_schedule
 from training.tasks.code_words import long_example
@@ -97,13 +97,15 @@ class Run:
         parts = flat.split([grad.numel() for grad in grads])
         torch._foreach_copy_(grads, [p.view_as(g) for p, g in zip(parts, grads, strict=True)])
 
-    @torch.no_grad()
     def measure(self, held_out: list[Batch], phase: Phase) -> dict[str, float]:
-        """Mean losses over held-out batches."""
+        """Mean losses over held-out batches.
+
+        Gradients stay on: without them every compiled layer would be compiled once more.
+        """
         totals: dict[str, float] = {}
         for batch in held_out:
             with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
-                losses = self.network(batch, is_sparse=phase.is_sparse, num_drafts=2)
+                losses = self.network(batch, is_sparse=phase.is_sparse, num_drafts=phase.num_drafts)
             for name, value in _as_numbers(losses).items():
                 totals[name] = totals.get(name, 0.0) + value / len(held_out)
         return totals
@@ -142,7 +144,7 @@ def _as_numbers(losses: Losses) -> dict[str, float]:
     }  # fmt: skip
     for number, (draft, hits) in enumerate(zip(losses.draft, losses.draft_hits, strict=True), 1):
         named |= {f"draft_loss_{number}": draft, f"draft_hits_{number}": hits}
-    return {name: round(float(value), 4) for name, value in named.items()}
+    return {name: round(float(value.detach()), 4) for name, value in named.items()}
 
 
 class Data:

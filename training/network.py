@@ -100,6 +100,9 @@ class Trunk(nn.Module):
 class Network(nn.Module):
     """A ``qwen4exp`` model with one draft layer. State dict names are the checkpoint's."""
 
+    _cos: Tensor
+    _sin: Tensor
+
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
@@ -139,7 +142,7 @@ class Network(nn.Module):
         index_losses, balances = [], []
         for number, layer in enumerate(self.model.layers):
             if self.spec.ngram is not None and number == self.spec.ngram.layer:
-                streams = layer.ple(streams, tokens, segments)
+                streams = layer.get_submodule("ple")(streams, tokens, segments)
             streams, index_loss, balance = layer(streams, segments, is_sparse=segments.is_sparse)
             balances.append(balance)
             if layer.is_attention:

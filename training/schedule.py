@@ -75,9 +75,9 @@ def demo_schedule(
     half = short_steps // 2
     return Schedule(
         phases=(
-            Phase(half, 1024, 0.35, is_long=False, is_sparse=False, num_drafts=0),
-            Phase(short_steps - half, 1024, 0.35, is_long=False, is_sparse=False, num_drafts=2),
-            Phase(long_steps, 8192, 0.25, is_long=True, is_sparse=True, num_drafts=2),
+            Phase(half, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=0),
+            Phase(short_steps - half, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=2),
+            Phase(long_steps, 8192, 0.2, is_long=True, is_sparse=True, num_drafts=2),
         ),
         batch_tokens=batch_tokens,
         learning_rate=learning_rate,
