@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from training.tasks import arithmetic, stories
+from training.tasks import (
+    arithmetic,
+    code_words,
+    editing,
+    json_objects,
+    recall,
+    stories,
+    story_questions,
+    thinking,
+    tools,
+    word_problems,
+)
 
 if TYPE_CHECKING:
     from training.tasks.example import Task
 
 # Every task the trainer draws from and the evaluation can ask.
-ALL_TASKS: tuple[Task, ...] = (*stories.TASKS, *arithmetic.TASKS)
+ALL_TASKS: tuple[Task, ...] = (
+    *stories.TASKS,
+    *story_questions.TASKS,
+    *arithmetic.TASKS,
+    *word_problems.TASKS,
+    *thinking.TASKS,
+    *recall.TASKS,
+    *code_words.TASKS,
+    *editing.TASKS,
+    *json_objects.TASKS,
+    *tools.TASKS,
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+")
-_WORD = re.compile(r"[a-z0-9']+")
+_WORD = re.compile(r"[a-z0-9]+")
 
 
 def last_number(text: str) -> int | None:
@@ -18,7 +18,7 @@ def last_number(text: str) -> int | None:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of the text in lower case, without punctuation."""
+    """The words of the text in lower case, without punctuation ("Mia's" is "mia", "s")."""
     return _WORD.findall(text.lower())
 
 

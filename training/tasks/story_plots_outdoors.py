@@ -338,13 +338,16 @@ _SLEEPLESS = Plot(
           too?"
 
         #talk
-        They sat down together and listened. The wind sang in the trees, and far away {a_sound}.
-        "I always think of three nice things from the day," said {friend}. "Try it!"
+        They sat down together. "I always think of three nice things from the day," said {friend}.
+          "Try it!"
+        They listened. The wind sang in the trees, and far away {a_sound}. "Think of three nice
+          things," said {friend}. "That always helps."
 
         #three
         {Hero} thought of [the sun on {his} face|a funny cloud|a kind word], of {food}, and of
           {friend}.
-        "First, {food}. Second, {likes}," said {hero}. "And third, I have met you." {He} yawned.
+        "First, [the sun|a funny cloud|a kind word]. Second, {food}," said {hero}. "And third, I
+          have met you." {He} yawned.
 
         /#end
         Soon {his} eyes grew heavy. {He} went home, lay down, and slept until the sun was high.
