@@ -146,6 +146,16 @@ def perplexity_table(rows: Sequence[Results]) -> str:
     )
 
 
+def same_text(pairs: Sequence[Results]) -> str:
+    """How far transformers and the engine agree."""
+    num_same = sum(pair["is_same"] for pair in pairs)
+    num_tokens = sum(len(pair["theirs"]) for pair in pairs)
+    return (
+        f"{num_same} of {len(pairs)} greedy answers are the same, token for token "
+        f"({num_tokens:,} tokens; both in float32, from the same token ids).\n"
+    )
+
+
 def stories_text(results: Results) -> str:
     """The stories, each under its request."""
     parts = []
@@ -206,7 +216,11 @@ def training_text(log: Sequence[Results], plots: Sequence[str]) -> str:
 
 
 def report_text(
-    results: Results, perplexities: Sequence[Results], log: Sequence[Results], plots: Sequence[str]
+    results: Results,
+    perplexities: Sequence[Results] = (),
+    pairs: Sequence[Results] = (),
+    log: Sequence[Results] = (),
+    plots: Sequence[str] = (),
 ) -> str:
     """The whole report."""
     model = results["model"]
@@ -219,6 +233,7 @@ def report_text(
         ("Drafts", drafts_table(results) if results["drafts"]["positions"] else ""),
         ("Routing on held-out text", routing_tables(results) if "text" in results else ""),
         ("Perplexity by block format", perplexity_table(perplexities) if perplexities else ""),
+        ("The BF16 export in transformers and in the engine", same_text(pairs) if pairs else ""),
         ("Some wrong answers", wrong_text(results)),
         ("Stories", stories_text(results)),
     ]
@@ -255,10 +270,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     results = json.loads((options.results / "evaluation.json").read_text(encoding="utf-8"))
     perplexities = _read_optional(options.results / "perplexity.json")
+    pairs = _read_optional(options.results / "same_text.json")
     log_path = options.results / "log.jsonl"
-    log = [json.loads(line) for line in log_path.open()] if log_path.is_file() else []
+    lines = log_path.read_text(encoding="utf-8").splitlines() if log_path.is_file() else []
+    log = [json.loads(line) for line in lines]
     plots = charts(log, options.out.parent)
-    options.out.write_text(report_text(results, perplexities, log, plots), encoding="utf-8")
+    options.out.write_text(report_text(results, perplexities, pairs, log, plots), encoding="utf-8")
     card = card_text(options.card.read_text(encoding="utf-8"), results)
     options.card.write_text(card, encoding="utf-8")
     if options.demo.is_dir():
