@@ -96,7 +96,7 @@ def read_held_out(model: Path | None, path: Path, max_tokens: int) -> dict[str, 
 
 
 def chosen_tasks(names: Sequence[str]) -> list[Task]:
-    """The tasks of these names; all without names.
+    """The tasks of these names; without names all that training draws from this list.
 
     Raises:
         SettingsError: there is no such task.
@@ -106,7 +106,10 @@ def chosen_tasks(names: Sequence[str]) -> list[Task]:
         if name not in known:
             hint = nearest(name, tuple(known)) or ", ".join(known)
             raise SettingsError(f"there is no task {name!r}.\n  Try: {hint}")
-    return [known[name] for name in names or known]
+    if not names:
+        # Long code words are asked at set lengths and depths instead.
+        return [task for task in ALL_TASKS if task.weight > 0]
+    return [known[name] for name in names]
 
 
 def _evaluate(options: argparse.Namespace) -> int:

@@ -28,16 +28,16 @@ from training.eval_answers import (
     shortened,
     split_thinking,
 )
-from training.eval_checks import CHECKS, judge
+from training.eval_checks import CHECKS, JSON_TASKS, RECALL_TASKS, TOOL_TASKS, judge
 from training.eval_drafts import DraftTotals
 from training.eval_routing import cache_slots, layer_routing, lru_hits, routing_table
 from training.eval_text import PIECE_TOKENS, cut_pieces, join_layers, piece_nats
-from training.evaluate import ask_sanity, tell_stories
+from training.evaluate import STORY_TASK, ask_sanity, chosen_tasks, tell_stories
 from training.held_out import held_out_documents, sample
 from training.tasks.example import Example, Split, Task
 
 from strata.engine.request import Timings
-from strata.errors import CheckpointError
+from strata.errors import CheckpointError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -316,6 +316,16 @@ def _good_results() -> dict[str, Any]:
             ]
         },
     }
+
+
+def test_thresholds_are_of_tasks_that_exist():
+    names = {"add_two_digits", STORY_TASK, *RECALL_TASKS, *JSON_TASKS, *TOOL_TASKS}
+    assert names <= {task.name for task in chosen_tasks(())}
+    for task in chosen_tasks(JSON_TASKS):
+        example = task.generate(case_rng(task.name, 0), Split.HELD_OUT)
+        assert is_json(expected_text(example))
+    with pytest.raises(SettingsError, match="add_two_digits"):
+        chosen_tasks(["add_two_digit"])
 
 
 def test_good_results_pass_every_check():
