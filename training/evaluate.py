@@ -125,6 +125,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         with Engine.from_settings(settings) as engine:
             drafts = _ask_everything(engine, tasks, sections, options.cases, results)
         results["drafts"] = drafts.as_dict()
+        # Answers take long; a text that cannot be read shall not lose them.
+        _save(results, options.json)
         if "text" in sections:
             if options.text.is_file():
                 results["text"] = read_held_out(options.model, options.text, options.text_tokens)
@@ -134,9 +136,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     verdicts = judge(results)
     results["checks"] = [verdict.as_dict() for verdict in verdicts]
     _show_verdicts(verdicts)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    _save(results, options.json)
     # What a partial run leaves out is not held against it.
     is_whole = not options.only and not options.tasks
     missed = (False, None) if is_whole else (False,)
@@ -178,6 +178,13 @@ def _ask_everything(
             place = f"code word, {cell.num_tokens} tokens, at {100 * cell.depth:.0f} %"
             print(f"{place:40} {cell.num_right:4} of {cell.num_cases}", flush=True)
     return drafts
+
+
+def _save(results: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
+        path.write_text(text, encoding="utf-8")
 
 
 def _file_facts(settings: Settings) -> dict[str, Any]:
