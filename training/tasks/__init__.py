@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING
 
 from training.tasks import (
     arithmetic,
+    claims,
     code_words,
     editing,
+    instructions,
     json_objects,
     recall,
+    small_talk,
     stories,
     story_questions,
     thinking,
     tools,
+    turns,
     word_problems,
 )
 
@@ -27,6 +31,10 @@ ALL_TASKS: tuple[Task, ...] = (
     *arithmetic.TASKS,
     *word_problems.TASKS,
     *thinking.TASKS,
+    *small_talk.TASKS,
+    *claims.TASKS,
+    *instructions.TASKS,
+    *turns.TASKS,
     *recall.TASKS,
     *code_words.TASKS,
     *editing.TASKS,

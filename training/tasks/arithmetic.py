@@ -63,7 +63,8 @@ def grade_number(example: Example, text: str) -> bool:
     return bool(last_number(text) == example.facts["value"])
 
 
-def _sum_in_split(a: int, b: int, sign: str, split: Split) -> bool:
+def is_sum_in(a: int, b: int, split: Split, *, sign: str = "+") -> bool:
+    """Whether the sum (or with "-" the difference) of the two belongs to the split."""
     # Everybody tries 2 + 2 first: sums of two digits are taught, and the others are held out.
     if sign == "+" and a < 10 and b < 10:
         return split is Split.TRAIN
@@ -75,7 +76,7 @@ def draw_sum(rng: random.Random, split: Split, low: int = 0, high: int = 99) -> 
     """Two numbers from ``low`` to ``high`` to be added; the unordered pair is in the split."""
     while True:
         a, b = rng.randint(low, high), rng.randint(low, high)
-        if _sum_in_split(a, b, "+", split):
+        if is_sum_in(a, b, split):
             return a, b
 
 
@@ -85,7 +86,7 @@ def draw_difference(
     """A number and one not larger, to be subtracted; the pair is in the split."""
     while True:
         b, a = sorted((rng.randint(low, high), rng.randint(low, high)))
-        if _sum_in_split(a, b, "-", split):
+        if is_sum_in(a, b, split, sign="-"):
             return a, b
 
 

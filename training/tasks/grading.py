@@ -40,7 +40,7 @@ def is_one_of(text: str, answers: tuple[str, ...]) -> bool:
 def with_article(phrase: str) -> str:
     """The phrase with "a" or "an" before it."""
     # Of the words used here only these begin with another sound than their letter says.
-    vowel = phrase[0].lower() in "aeiou" and not phrase.startswith(("unicorn", "useful", "one"))
+    vowel = phrase[0].lower() in "aeiou" and not phrase.startswith(("unicorn", "ukulele", "one"))
     return f"{'an' if vowel else 'a'} {phrase}"
 
 

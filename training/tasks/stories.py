@@ -110,6 +110,8 @@ def _draw_subject(story: Story, rng: random.Random) -> tuple[str, list[str]]:
     cast, plot = story.cast, story.plot
     if rng.random() < 0.15:
         return rng.choice(plot.topics), []
+    if rng.random() < 0.04:
+        return cast.place.name, [cast.place.name.removeprefix("the ")]
     hero, must = _named_hero(story, rng)
     phrase = hero
     drawn = rng.random()

@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING
 
 from training.tasks.example import Split, in_split
 from training.tasks.grading import capitalized, with_article
-from training.tasks.story_world import (
-    BEINGS,
-    HE_NAMES,
-    PLACES,
-    POOLS,
-    SHE_NAMES,
-    THINGS,
-    Being,
-    Place,
-    Thing,
-)
+from training.tasks.story_beings import BEINGS, Being
+from training.tasks.story_things import THINGS, Thing
+from training.tasks.story_world import HE_NAMES, PLACES, POOLS, SHE_NAMES, Place
 
 if TYPE_CHECKING:
     import random
@@ -204,6 +196,18 @@ def _draw_friend(rng: random.Random, hero: Being, name: str, gender: str) -> tup
             return friend, friend_name, friend_gender
 
 
+# Where those of the sea can live.
+_COAST = tuple(
+    place
+    for place in PLACES
+    if place.name in ("the sea", "the island", "the harbour", "the beach", "the lighthouse")
+)
+
+
+def _draw_place(rng: random.Random, hero: Being) -> Place:
+    return rng.choice(_COAST if "sea" in hero.abilities else PLACES)
+
+
 def cast_plot(plot: Plot, rng: random.Random, split: Split) -> Cast:
     """A cast that suits the plot and whose main words, taken together, are in the split."""
     things = [thing for thing in THINGS if not plot.fits or thing.tags & plot.fits]
@@ -219,7 +223,7 @@ def cast_plot(plot: Plot, rng: random.Random, split: Split) -> Cast:
     return Cast(
         hero, rng.choice(adjectives), name, gender,
         friend, friend_name, friend_gender,
-        thing, rng.choice(thing.adjectives), rng.choice(PLACES),
+        thing, rng.choice(thing.adjectives), _draw_place(rng, hero),
     )  # fmt: skip
 
 

@@ -13,13 +13,14 @@ from training.tasks.arithmetic import draw_difference, draw_long_product, draw_s
 from training.tasks.definitions import DEFINITION_NAMES
 from training.tasks.example import Example, Split, Task, in_split
 from training.tasks.grading import capitalized, is_one_of
+from training.tasks.story_beings import BEINGS
 from training.tasks.story_questions import (
     asked_message,
     draw_story_question,
     draw_text_question,
     grade_key,
 )
-from training.tasks.story_world import BEINGS, THINGS
+from training.tasks.story_things import THINGS
 from training.tasks.word_pools import PLAIN_WORDS
 from training.tasks.word_problems import draw_problem
 
