@@ -12,15 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from strata.model_spec import LayerKind, ModelSpec
 from strata.reference.rope import rope_tables
-from training.layers import (
-    INDEX_QUERIES,
-    HyperConnection,
-    Layer,
-    NgramMemory,
-    Norm,
-    Segments,
-    linear,
-)
+from training.layers import HyperConnection, Layer, NgramMemory
+from training.parts import Norm, Segments, linear
+from training.sparse_attention import INDEX_QUERIES
 
 # Rows whose logits exist at a time.
 _LOSS_ROWS = 16_384
