@@ -69,14 +69,14 @@ def demo_schedule(
 ) -> Schedule:
     """Short rows first, then the whole context with real selection.
 
-    The draft layer is trained from the second half of the short rows on: before, the trunk it
+    The draft layer is trained in the last third of the short rows and after: before, the trunk it
     reads changes too fast to be worth a third of the time.
     """
-    half = short_steps // 2
+    plain_steps = short_steps * 2 // 3
     return Schedule(
         phases=(
-            Phase(half, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=0),
-            Phase(short_steps - half, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=2),
+            Phase(plain_steps, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=0),
+            Phase(short_steps - plain_steps, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=2),
             Phase(long_steps, 8192, 0.2, is_long=True, is_sparse=True, num_drafts=2),
         ),
         batch_tokens=batch_tokens,
