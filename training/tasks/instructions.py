@@ -14,7 +14,7 @@ from training.tasks.example import Example, Split, Task, in_split
 from training.tasks.grading import capitalized, has_phrase, with_article, words_of
 from training.tasks.small_talk import draw_fact
 from training.tasks.story_world import HE_NAMES, SHE_NAMES
-from training.tasks.word_pools import ANIMALS, CITIES, COLOURS, FOODS, JOBS
+from training.tasks.word_pools import ANIMALS, CITIES, COLOURS, FIRST_NAMES, FOODS, JOBS
 
 if TYPE_CHECKING:
     import random
@@ -199,7 +199,7 @@ _ROLES = (
 
 
 def _persona(rng: random.Random, split: Split) -> Ruled:
-    name = rng.choice((*HE_NAMES, *SHE_NAMES))
+    name = rng.choice(FIRST_NAMES)
     role = with_article(f"{rng.choice(_TRAITS)} {rng.choice(_ROLES)}")
     if rng.random() < 0.4:
         system = rng.choice(("Your name is {n}.", "You are called {n}.", "You are {n}."))
@@ -289,7 +289,7 @@ def _desk(rng: random.Random, _: Split) -> Ruled:
     shop, street, day = rng.choice(_SHOPS), rng.choice(_STREETS), rng.choice(_DAYS)
     opens, closes = rng.randint(6, 11), rng.randint(15, 22)
     price, ware = rng.randint(2, 60), rng.choice(("ticket", "card", "bag", "cup", "map"))
-    owner = rng.choice((*HE_NAMES, *SHE_NAMES))
+    owner = rng.choice(FIRST_NAMES)
     known = [
         (f"The {shop} opens at {opens}.", ("When do you open?", f"When does the {shop} open?"),
          f"The {shop} opens at {opens}.", str(opens)),

@@ -13,11 +13,12 @@ from training.tasks.grading import capitalized, has_phrase, with_article
 from training.tasks.stories import draw_short_story, draw_story
 from training.tasks.story_grammar import GENERAL_QUESTIONS, Question, Story, fill
 from training.tasks.story_world import HE_NAMES, SHE_NAMES
+from training.tasks.word_pools import FIRST_NAMES
 
 if TYPE_CHECKING:
     import random
 
-NAMES = (*HE_NAMES, *SHE_NAMES)
+NAMES = tuple(dict.fromkeys((*HE_NAMES, *SHE_NAMES, *FIRST_NAMES)))
 COLOURS = (
     "red", "blue", "green", "yellow", "white", "black", "brown", "grey", "pink", "purple",
     "orange", "golden", "silver",
@@ -116,6 +117,10 @@ def ask_about(story: Story, rng: random.Random) -> Asked:
 
 def _names(rng: random.Random, count: int) -> list[str]:
     return rng.sample(NAMES, count)
+
+
+def _names_of_known_pronoun(rng: random.Random, count: int) -> list[str]:
+    return rng.sample((*HE_NAMES, *SHE_NAMES), count)
 
 
 def _choose(rng: random.Random, facts: list[tuple[str, str, str, str]]) -> Asked:
@@ -226,7 +231,8 @@ def _moved(rng: random.Random) -> Asked:
 def _caused(rng: random.Random) -> Asked:
     count = rng.randint(1, 3)
     facts = []
-    for name, (state, reason) in zip(_names(rng, count), rng.sample(REASONS, count), strict=True):
+    names = _names_of_known_pronoun(rng, count)
+    for name, (state, reason) in zip(names, rng.sample(REASONS, count), strict=True):
         text = rng.choice(
             (f"{name} {state} because {{}} {reason}.", f"{name} {reason}, so {{}} {state}.")
         )

@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from training.tasks import arithmetic
-from training.tasks.arithmetic import draw_difference, draw_long_product, draw_sum, grade_number
+from training.tasks.arithmetic import (
+    draw_difference,
+    draw_long_product,
+    draw_sum,
+    grade_number,
+    is_sum_in,
+)
 from training.tasks.definitions import DEFINITION_NAMES
 from training.tasks.example import Example, Split, Task, in_split
 from training.tasks.grading import capitalized, is_one_of
@@ -117,8 +123,12 @@ def think_sum(rng: random.Random, split: Split) -> Example:
 
 def think_product(rng: random.Random, split: Split) -> Example:
     """A two-digit number times a digit, by tens and ones."""
-    a, b = draw_long_product(rng, split)
-    tens, ones = a - a % 10, a % 10
+    while True:
+        a, b = draw_long_product(rng, split)
+        tens, ones = a - a % 10, a % 10
+        # The reasoning must not teach a sum that is held out.
+        if split is Split.HELD_OUT or is_sum_in(tens * b, ones * b, Split.TRAIN):
+            break
     request = rng.choice(arithmetic.PRODUCT_REQUESTS).format(a=a, b=b)
     if ones:
         reasoning = (

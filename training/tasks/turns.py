@@ -20,12 +20,12 @@ from training.tasks.small_talk import chat, draw_definition, draw_fact
 from training.tasks.stories import draw_short_story, draw_story, grade_story, subject
 from training.tasks.story_questions import ask_about, grade_key
 from training.tasks.story_world import HE_NAMES, SHE_NAMES
-from training.tasks.word_pools import ANIMALS, CITIES, HOBBIES, JOBS
+from training.tasks.word_pools import ANIMALS, CITIES, FIRST_NAMES, HOBBIES, JOBS
 
 if TYPE_CHECKING:
     import random
 
-NAMES = (*HE_NAMES, *SHE_NAMES)
+NAMES = tuple(dict.fromkeys((*HE_NAMES, *SHE_NAMES, *FIRST_NAMES)))
 _COLOURS = ("red", "blue", "green", "yellow", "white", "black", "purple", "orange", "pink")
 _NUMBERS = tuple(str(number) for number in range(2, 100))
 _INSTRUMENTS = ("piano", "guitar", "violin", "flute", "drums", "trumpet", "harp", "cello")
@@ -144,9 +144,13 @@ _MINUS = ("And minus {b}?", "Now take away {b}.", "Minus {b}?", "Subtract {b} fr
 _TWICE = ("And twice that?", "Now double it.", "Double that.")
 
 
-def _next_step(rng: random.Random, value: int, split: Split) -> tuple[str, str, int]:
-    """A follow-up on the last result, its answer and the new result."""
-    while True:
+# Some results have no partner in the held-out split; then the conversation is drawn anew.
+_STEP_TRIES = 200
+
+
+def _next_step(rng: random.Random, value: int, split: Split) -> tuple[str, str, int] | None:
+    """A follow-up on the last result, its answer and the new result; None if none was found."""
+    for _ in range(_STEP_TRIES):
         kind = rng.random()
         if kind < 0.5:
             b = rng.randint(1, 60)
@@ -160,10 +164,18 @@ def _next_step(rng: random.Random, value: int, split: Split) -> tuple[str, str, 
                 return request, f"{value} - {b} = {value - b}.", value - b
         elif value < 100 and in_split(f"twice {value}", split):
             return rng.choice(_TWICE), f"2 x {value} = {2 * value}.", 2 * value
+    return None
 
 
 def calculate_on(rng: random.Random, split: Split) -> Example:
     """A sum and what is added to, or taken from, its result."""
+    while True:
+        example = _calculation(rng, split)
+        if example is not None:
+            return example
+
+
+def _calculation(rng: random.Random, split: Split) -> Example | None:
     a, b = draw_sum(rng, Split.TRAIN)
     value = a + b
     messages = [
@@ -173,7 +185,10 @@ def calculate_on(rng: random.Random, split: Split) -> Example:
     steps = rng.randint(1, 3)
     for step in range(steps):
         of_step = split if step == steps - 1 else Split.TRAIN
-        request, answer, value = _next_step(rng, value, of_step)
+        found = _next_step(rng, value, of_step)
+        if found is None:
+            return None
+        request, answer, value = found
         messages += [user(request), assistant(answer)]
     return Example("calculate_on", messages, facts={"value": value})
 
