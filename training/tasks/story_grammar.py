@@ -56,7 +56,7 @@ class Plot:
         topics: what the story is about, as in "a story about sharing".
         beats: in order; the opening comes before them.
         fits: the thing needs one of these tags; empty where the story has no thing.
-        not_for: abilities or adjectives of a hero that would spoil the plot.
+        not_for: abilities or adjectives of a hero, or places, that would spoil the plot.
         choices: slots of this plot alone, drawn from these phrases.
         linked: slots that go together; one of the mappings is drawn.
         questions: what can be asked.
@@ -191,6 +191,8 @@ def _draw_friend(rng: random.Random, hero: Being, name: str, gender: str) -> tup
         friend, friend_name, friend_gender = draw_being(rng, BEINGS)
         if friend.kind == hero.kind or friend_name == name:
             continue
+        if "sea" in friend.abilities - hero.abilities:
+            continue
         # Two heroes of one pronoun are harder to tell apart.
         if friend_gender != gender or rng.random() < 0.3:
             return friend, friend_name, friend_gender
@@ -204,8 +206,11 @@ _COAST = tuple(
 )
 
 
-def _draw_place(rng: random.Random, hero: Being) -> Place:
-    return rng.choice(_COAST if "sea" in hero.abilities else PLACES)
+def _draw_place(rng: random.Random, hero: Being, plot: Plot) -> Place:
+    while True:
+        place = rng.choice(_COAST if "sea" in hero.abilities else PLACES)
+        if place.name not in plot.not_for:
+            return place
 
 
 def cast_plot(plot: Plot, rng: random.Random, split: Split) -> Cast:
@@ -223,7 +228,7 @@ def cast_plot(plot: Plot, rng: random.Random, split: Split) -> Cast:
     return Cast(
         hero, rng.choice(adjectives), name, gender,
         friend, friend_name, friend_gender,
-        thing, rng.choice(thing.adjectives), _draw_place(rng, hero),
+        thing, rng.choice(thing.adjectives), _draw_place(rng, hero, plot),
     )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ _LEARNING = Plot(
         /#friend
         Then {a_friend} called {friend} sat down next to {him}. "I could not do it at first either,"
           said {friend}.
-        {A_friend} called {friend} had seen it. "Everybody falls down at first," said {friend}.
-          "Come, I will show you."
+        {A_friend} called {friend} had seen it. "Nobody can do it at first," said {friend}. "Come, I
+          will show you."
 
         #tip
         "{Tip}," said {friend}.
@@ -125,7 +125,7 @@ _MUSIC = Plot(
         At first it made only a funny noise. "Please stop!" said the others.
 
         #practice
-        So {hero} went {spot2} and practised there, where nobody could hear {him}.
+        So {hero} practised {spot2}, where nobody could hear {him}.
         {Hero} did not give up. Every evening {he} practised a little.
 
         ?friend
@@ -143,7 +143,7 @@ _MUSIC = Plot(
         People came out of their houses and [danced|sang|clapped their hands] until late at night.
 
         #thanks
-        "You have made us happy again," said {a_helper}, and gave {hero} {food}.
+        "You have made us happy again," they said, and {hero} got {food}.
         "How good it is to have music!" they said.
 
         /#end
@@ -219,6 +219,7 @@ _GARDEN = Plot(
         {"plant": "melon", "a_plant": "a huge melon", "used": "cut the melon into slices"},
         {"plant": "cabbage", "a_plant": "a giant cabbage", "used": "made cabbage soup"},
     ),
+    not_for=frozenset({"sea"}),
     questions=(
         Question("grown", "What did the seed become?", "It became {a_plant}.", "{plant}"),
         Question("advice", "Who told {hero} to wait?", "It was {friend}.", "{friend}"),
@@ -276,6 +277,7 @@ _RACE = Plot(
         It was the best race of {hero}'s life.
     """),
     fits=frozenset({"carry"}),
+    not_for=frozenset({"sea"}),
     questions=(
         Question("race", "What was the prize?", "The prize was {a_thing}.", "{thing}"),
         Question("accident", "Who fell?", "{Friend} fell.", "{friend}"),
@@ -305,16 +307,16 @@ _TREASURE = Plot(
         Then it began to rain, and they had to wait {spot4}.
 
         #dig1
-        They began to dig {spot2}, but there was only {junk1}.
+        They began to dig {dig1}, but there was only {junk1}.
         They came to the cross and dug a hole. They found {junk1} and nothing else.
 
         #turn
         "Wait," said {friend}. "We are holding the map upside down!"
-        Then {hero} looked at the map again. "It is not here," {he} said. "It is {spot3}!"
+        Then {hero} looked at the map again. "It is not here," {he} said. "It is {dig2}!"
 
         /#find
-        So they went on and dug {spot3}. There was a box! In it lay {a_thing}.
-        {Spot3} they found an old chest. Slowly they opened it, and inside was {a_thing}.
+        So they went on and dug {dig2}. There was a box! In it lay {a_thing}.
+        {Dig2} they found an old chest. Slowly they opened it, and inside was {a_thing}.
 
         #joy
         "How beautiful!" said {friend}. "It belongs to both of us," said {hero}.
@@ -326,11 +328,23 @@ _TREASURE = Plot(
         At home they ate {food} and looked at the {adj_thing} until it was time for bed.
     """),
     fits=frozenset({"carry"}),
+    choices={
+        "dig": (
+            "under the old oak",
+            "behind the barn",
+            "beside the gate",
+            "next to a mossy log",
+            "between two rocks",
+            "at the foot of a tall tree",
+            "near the well",
+            "behind the mill",
+        ),
+    },
     questions=(
         Question("map", "What did {hero} find first?", "{Hero} found an old map.", "map"),
         Question("find", "What was the treasure?", "The treasure was {a_thing}.", "{thing}"),
         Question("friend", "Who went with {hero}?", "{Friend} went with {hero}.", "{friend}"),
-        Question("find", "Where was the treasure?", "The treasure was {spot3}.", "{spot3}"),
+        Question("find", "Where was the treasure?", "The treasure was {dig2}.", "{dig2}"),
     ),
 )
 

@@ -117,6 +117,7 @@ _STAR = Plot(
         "behind": ("hill", "mill", "old wall", "big rock", "barn"),
         "junk_bright": ("a wet stone", "a piece of glass", "an old tin", "a glow-worm", "a puddle"),
     },
+    not_for=frozenset({"sea"}),
     questions=(
         Question("star", "What did {hero} wish for?", "{Hero} wished for a friend.", "friend"),
         Question("fall", "Where did the star fall?", "It fell behind the {behind}.", "{behind}"),
@@ -159,7 +160,7 @@ _PULLING = Plot(
         #idea
         "I am small, but I have an idea," said the {animal}. "Put this long pole under it, and push
           down at the other end."
-        But the {animal} crept under the {block} and pulled out a little stone. "Now try again," it
+        But the {animal} crept under the {block} and pulled out a small twig. "Now try again," it
           said.
 
         #works
@@ -183,6 +184,7 @@ _PULLING = Plot(
             "see the sea",
         ),
     },
+    not_for=frozenset({"sea"}),
     questions=(
         Question("problem", "What blocked the way?", "A {block} blocked the way.", "{block}"),
         Question("idea", "Who had the idea?", "The {animal} had the idea.", "{animal}"),
@@ -279,8 +281,8 @@ _NEIGHBOUR = Plot(
         On the third day, {hero} took {his} {adj_thing} and sat down near {friend}'s garden.
 
         #comes
-        After a while {friend} came out, step by step. "That is a nice {thing}," {f_he} said in a
-          low voice.
+        After a while {friend} came out, step by step. "That is a nice {thing}," said {friend}. "May
+          I hold it?"
         Slowly the door opened. "May I see your {thing}?" asked {friend}.
 
         #talk

@@ -78,7 +78,7 @@ _CRUMBS = Plot(
         "I will find out," said {hero}, and {he} followed the trail of crumbs.
 
         #look1
-        First it led {him} {spot1}, but there was only {junk1}.
+        First {he} looked {spot1}, but there was only {junk1}.
         The trail went past {a_helper}. "I have not eaten your {thing}," said {helper}, "but I saw
           somebody run that way."
 
@@ -98,7 +98,7 @@ _CRUMBS = Plot(
 
         #share
         "You can have it," {he} said. "But next time, just ask me!"
-        "Eat as much as you like," said {hero}. "I can make another one."
+        "Eat as much as you like," said {hero}. "I can get another one."
 
         /#end
         The next day there was a bunch of [red|blue|yellow] flowers on the window sill. It was from
@@ -107,6 +107,7 @@ _CRUMBS = Plot(
         Every week after that, the {animal} came to visit, and they all ate {food}.
     """),
     fits=frozenset({"food"}),
+    not_for=frozenset({"sea"}),
     questions=(
         Question("has", "What did {hero} put down?", "{Hero} put down {a_thing}.", "{thing}"),
         Question("see", "Who had taken the {thing}?", "The {animal} had taken it.", "{animal}"),
@@ -154,6 +155,7 @@ _COLD = Plot(
         That winter the two friends built the biggest snowman of all.
     """),
     fits=frozenset({"wear"}),
+    not_for=frozenset({"the jungle", "the island", "the beach"}),
     questions=(
         Question("meets", "Who was cold?", "{Friend} was cold.", "{friend}"),
         Question("give", "What did {hero} give away?", "{Hero} gave away the {thing}.", "{thing}"),

@@ -58,6 +58,7 @@ _DARK_PATH = Plot(
         That night {hero} slept well. The dark was not so bad after all.
     """),
     fits=frozenset({"light"}),
+    not_for=frozenset({"sea"}),
     questions=(
         Question("fear", "What did {hero} have?", "{Hero} had {a_thing}.", "{thing}"),
         Question("find", "Who had lost the way?", "{Friend} had lost the way.", "{friend}"),
@@ -115,6 +116,7 @@ _NOISE = Plot(
         "Good night, little {animal}," said {hero}, and both of them slept until morning.
     """),
     fits=frozenset({"light"}),
+    not_for=frozenset({"sea"}),
     questions=(
         Question("see", "What made the noise?", "It was {a_animal}.", "{animal}"),
         Question("see", "Where was the {animal}?", "The {animal} was {spot1}.", "{spot1}"),
@@ -207,7 +209,7 @@ _RIVER = Plot(
 
         /#helper
         "Where do you want to go?" asked {carrier}.
-        Then {carrier} came along. "You look wet," said {the_carrier}.
+        Then {carrier} came along. "Where are you going?" asked {the_carrier}.
 
         #ask
         "To my grandmother," said {hero}. "I have {a_thing} for her."
@@ -226,7 +228,7 @@ _RIVER = Plot(
           brought {food} for {the_carrier}.
     """),
     fits=frozenset({"food", "carry"}),
-    not_for=frozenset({"flies", "swims", "old"}),
+    not_for=frozenset({"flies", "swims", "old", "the island"}),
     linked=(
         {"carrier": "a big turtle", "the_carrier": "the turtle", "how": "Hold on to my shell"},
         {"carrier": "a man in a boat", "the_carrier": "the man", "how": "Come into my boat"},
@@ -242,7 +244,12 @@ _RIVER = Plot(
     questions=(
         Question("bring", "What did {hero} bring?", "{Hero} brought {a_thing}.", "{thing}"),
         Question("cross", "Who took {hero} across?", "{The_carrier} did.", "{the_carrier}"),
-        Question("plan", "Who lived across the river?", "{Hero}'s grandmother.", "grandmother"),
+        Question(
+            "plan",
+            "Who lived across the river?",
+            "The grandmother of {hero} lived there.",
+            "grandmother",
+        ),
     ),
 )
 
@@ -299,6 +306,7 @@ _LOST_BABY = Plot(
         {"baby": "chick", "mother": "hen", "sound": "Cluck, cluck"},
         {"baby": "puppy", "mother": "dog", "sound": "Woof, woof"},
     ),
+    not_for=frozenset({"sea"}),
     questions=(
         Question("cry", "What did {hero} find?", "{Hero} found a little {baby}.", "{baby}"),
         Question("cry", "Where was the {baby}?", "The {baby} was {spot1}.", "{spot1}"),

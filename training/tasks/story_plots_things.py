@@ -310,7 +310,7 @@ _STUCK = Plot(
         {Hero} waved until {the_climber} was out of sight. How good it is to have help!
     """),
     fits=frozenset({"blows"}),
-    not_for=frozenset({"flies"}),
+    not_for=frozenset({"sea", "flies"}),
     choices={"a_tree": ("a tall pine", "an old oak", "a big apple", "a tall birch")},
     linked=(
         {"climber": "a quick squirrel", "the_climber": "the squirrel"},

@@ -91,8 +91,8 @@ POOLS: dict[str, tuple[str, ...]] = {
     ),
     "food": (
         "a warm bun", "a bowl of soup", "a slice of cake", "a sweet pear", "some bread and honey",
-        "a handful of nuts", "a plate of pancakes", "a cup of cocoa", "some fresh bread",
-        "a piece of apple pie", "a bag of cherries", "a big biscuit", "some warm milk",
+        "a handful of nuts", "a plate of pancakes", "a slice of toast", "some fresh bread",
+        "a piece of apple pie", "a bag of cherries", "a big biscuit", "a plate of dumplings",
         "a bowl of berries",
     ),
     "weather": (

@@ -106,7 +106,7 @@ def test_reference_answer_is_right(task: Task, split: Split) -> None:
 def test_empty_and_unrelated_answers_are_wrong(task: Task) -> None:
     for example in draw(task, Split.TRAIN, 100):
         assert not task.grade(example, "")
-        assert not task.grade(example, "Loud volcanoes sing.")
+        assert not task.grade(example, "Volcanoes yodel.")
 
 
 @EVERY
