@@ -213,7 +213,7 @@ def train(run: Run, data: Data, log: Path) -> None:
             with log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
             print(" ".join(f"{k}={v}" for k, v in record.items()), flush=True)
-        if run.rank == 0 and run.step % (10 * _LOG_EVERY) == 0:
+        if run.options.measure and run.rank == 0 and run.step % (10 * _LOG_EVERY) == 0:
             if phase.length not in held_out:
                 held_out = {phase.length: data.held_out(phase)}
             print("  held out:", run.measure(held_out[phase.length], phase), flush=True)
@@ -242,6 +242,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--measure", action="store_true", help="held-out losses now and then")
     parser.add_argument("--toy", action="store_true", help="a small geometry, for a processor")
     return parser.parse_args(arguments)
 

@@ -28,13 +28,13 @@ from training.tasks.word_pools import (
 )
 
 _Draw = Callable[[random.Random], str]
-_Pair = tuple[str, str]
+Pair = tuple[str, str]
 
 MOST_PAIRS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """One kind of pair.
 
     Attributes:
@@ -50,7 +50,7 @@ class _Kind:
     keys: _Draw
     values: _Draw
     title: str
-    headers: _Pair
+    headers: Pair
     sentences: tuple[str, ...]
     questions: tuple[str, ...]
     reverse: str | None
@@ -73,8 +73,8 @@ def _number(fewest: int, most: int) -> _Draw:
 
 _name, _city, _colour = _one_of(FIRST_NAMES), _one_of(CITIES), _one_of(COLOURS)
 
-_KINDS = (
-    _Kind(
+KINDS = (
+    Kind(
         _name,
         _city,
         "people and the cities they live in",
@@ -87,7 +87,7 @@ _KINDS = (
         ("Where does {key} live?", "In which city does {key} live?", "What is the city of {key}?"),
         "Who lives in {value}?",
     ),
-    _Kind(
+    Kind(
         _name,
         _colour,
         "people and their favourite colours",
@@ -96,7 +96,7 @@ _KINDS = (
         ("What is {key}'s favourite colour?", "Which colour does {key} like?"),
         "Whose favourite colour is {value}?",
     ),
-    _Kind(
+    Kind(
         _name,
         _one_of(JOBS),
         "people and their jobs",
@@ -105,7 +105,7 @@ _KINDS = (
         ("What is the job of {key}?", "What does {key} work as?"),
         "Who works as a {value}?",
     ),
-    _Kind(
+    Kind(
         _name,
         _one_of(FOODS),
         "people and the food they ordered",
@@ -114,7 +114,7 @@ _KINDS = (
         ("What did {key} order?", "What is the order of {key}?"),
         "Who ordered {value}?",
     ),
-    _Kind(
+    Kind(
         _name,
         _number(2, 5),
         "people and their numbers",
@@ -127,7 +127,7 @@ _KINDS = (
         ),
         "Who has the number {value}?",
     ),
-    _Kind(
+    Kind(
         _one_of(OBJECTS + FOODS),
         _number(2, 4),
         "things and their prices",
@@ -136,7 +136,7 @@ _KINDS = (
         ("What does the {key} cost?", "How much is the {key}?", "What is the price of the {key}?"),
         "What costs {value}?",
     ),
-    _Kind(
+    Kind(
         _one_of(ROOMS),
         _number(3, 5),
         "rooms and their codes",
@@ -146,7 +146,7 @@ _KINDS = (
         "Which room has the code {value}?",
         most=16,
     ),
-    _Kind(
+    Kind(
         _one_of(ROOMS + OBJECTS),
         code_word,
         "things and their passwords",
@@ -155,7 +155,7 @@ _KINDS = (
         ("What is the password of the {key}?", "Which password does the {key} have?"),
         None,
     ),
-    _Kind(
+    Kind(
         made_up_word,
         made_up_word,
         "words and their meanings",
@@ -164,7 +164,7 @@ _KINDS = (
         ("What does {key} mean?", "What does the word {key} mean?"),
         "Which word means {value}?",
     ),
-    _Kind(
+    Kind(
         made_up_word,
         _number(2, 5),
         "names and values",
@@ -173,7 +173,7 @@ _KINDS = (
         ("What is the value of {key}?", "Which value does {key} have?"),
         "Which key has the value {value}?",
     ),
-    _Kind(
+    Kind(
         _one_of(PLAIN_WORDS),
         _one_of(PLAIN_WORDS),
         "keys and values",
@@ -197,7 +197,7 @@ _ONLY = (
 )
 
 
-def _pairs(rng: random.Random, kind: _Kind, count: int) -> list[_Pair]:
+def _pairs(rng: random.Random, kind: Kind, count: int) -> list[Pair]:
     """That many pairs with distinct keys."""
     pairs: dict[str, str] = {}
     while len(pairs) < count:
@@ -209,7 +209,7 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _layout(rng: random.Random, kind: _Kind, pairs: list[_Pair]) -> str:
+def layout(rng: random.Random, kind: Kind, pairs: list[Pair]) -> str:
     """The pairs in one of the layouts."""
     choice = rng.random()
     if choice < 0.4:
@@ -229,8 +229,10 @@ def _layout(rng: random.Random, kind: _Kind, pairs: list[_Pair]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    pair: _Pair
+class Question:
+    """A question about one pair, and what is to be said."""
+
+    pair: Pair
     text: str
     answer: str
     value: str
@@ -241,7 +243,7 @@ def _words(text: str) -> set[str]:
     return {word.removesuffix("'s").lower() for word in re.findall(r"[\w'-]+", text)}
 
 
-def _ask(rng: random.Random, kind: _Kind, pairs: list[_Pair], pair: _Pair) -> _Question:
+def ask(rng: random.Random, kind: Kind, pairs: list[Pair], pair: Pair) -> Question:
     """A question about this pair and its answer."""
     key, value = pair
     is_unique = sum(other == value for _, other in pairs) == 1
@@ -255,27 +257,27 @@ def _ask(rng: random.Random, kind: _Kind, pairs: list[_Pair], pair: _Pair) -> _Q
     answer = _capital(kind.sentences[0].format(key=key, value=value))
     if is_value_only:
         text, answer = rng.choice(_ONLY).format(question=text, what=what), expected
-    return _Question(pair, text, answer, expected, is_value_only)
+    return Question(pair, text, answer, expected, is_value_only)
 
 
 def generate(rng: random.Random, split: Split) -> Example:
     """A list of 2 to 40 pairs and one question about it, or two in two turns."""
-    kind = rng.choice(_KINDS)
+    kind = rng.choice(KINDS)
     count = min(kind.most, int(math.exp(rng.uniform(math.log(2), math.log(MOST_PAIRS + 1)))))
     pairs = _pairs(rng, kind, count)
     held = [pair for pair in pairs if in_split(f"{pair[0]}:{pair[1]}", split)]
     while not held:
         pairs = _pairs(rng, kind, count)
         held = [pair for pair in pairs if in_split(f"{pair[0]}:{pair[1]}", split)]
-    question = _ask(rng, kind, pairs, rng.choice(held))
-    listing = _layout(rng, kind, pairs)
+    question = ask(rng, kind, pairs, rng.choice(held))
+    listing = layout(rng, kind, pairs)
     if rng.random() < 0.7:
         listing = f"{rng.choice(_INTRODUCTIONS).format(title=kind.title)}\n{listing}"
     messages: list[Message] = []
     choice = rng.random()
     earlier = [pair for pair in held if question.pair != pair]
     if choice < 0.2 and earlier:
-        first = _ask(rng, kind, pairs, rng.choice(earlier))
+        first = ask(rng, kind, pairs, rng.choice(earlier))
         messages += [
             {"role": "user", "content": f"{listing}\n\n{first.text}"},
             {"role": "assistant", "content": first.answer},

@@ -1,0 +1,116 @@
+"""Drills: many look-ups or a long copy in one answer.
+
+A question about one pair of a list trains a handful of tokens, and a small model then takes very
+long to find out that a value belongs to its key. Here nearly every learned token needs that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from training.tasks import recall
+from training.tasks.example import Example, Message, Split, Task, in_split
+from training.tasks.word_pools import (
+    FIRST_NAMES,
+    PLAIN_WORDS,
+    code_word,
+    made_up_word,
+    number_of_digits,
+)
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+_MOST_TURNS = 8
+_ALL = (
+    "Write the {what} of each: {keys}.",
+    "Give me the {what} for each of these: {keys}.",
+    "List the {what} of {keys}, one a line.",
+)
+_REPEAT = (
+    "Repeat this exactly: {text}",
+    "Say this after me: {text}",
+    "Copy this word for word: {text}",
+    "{text}\n\nRepeat the text above.",
+)
+
+
+def _held(kind: recall.Kind, count: int, rng: random.Random, split: Split) -> list[recall.Pair]:
+    """Pairs with distinct keys; those of the split alone."""
+    pairs: dict[str, str] = {}
+    for _ in range(40 * count):
+        key, value = kind.keys(rng), kind.values(rng)
+        if len(pairs) < count and in_split(f"{key}:{value}", split):
+            pairs[key] = value
+    return list(pairs.items())
+
+
+def look_up_all(rng: random.Random, split: Split) -> Example:
+    """A list of pairs; the answer gives the values of several keys in another order."""
+    kind = rng.choice(recall.KINDS)
+    pairs = _held(kind, rng.randint(3, min(kind.most, 24)), rng, split)
+    asked = rng.sample(pairs, rng.randint(2, len(pairs))) if len(pairs) > 2 else pairs
+    listing = recall.layout(rng, kind, pairs)
+    question = rng.choice(_ALL).format(
+        what=kind.headers[1].lower(), keys=", ".join(key for key, _ in asked)
+    )
+    answer = "\n".join(f"{key}: {value}" for key, value in asked)
+    is_first = rng.random() < 0.2
+    text = f"{question}\n\n{listing}" if is_first else f"{listing}\n\n{question}"
+    return _conversation("look_up_all", [text], [answer])
+
+
+def look_up_in_turns(rng: random.Random, split: Split) -> Example:
+    """A list of pairs, then a question a turn."""
+    kind = rng.choice(recall.KINDS)
+    pairs = _held(kind, rng.randint(2, min(kind.most, 24)), rng, split)
+    questions = [
+        recall.ask(rng, kind, pairs, pair)
+        for pair in rng.choices(pairs, k=rng.randint(2, _MOST_TURNS))
+    ]
+    texts = [question.text for question in questions]
+    texts[0] = f"{recall.layout(rng, kind, pairs)}\n\n{texts[0]}"
+    return _conversation("look_up_in_turns", texts, [question.answer for question in questions])
+
+
+def _words(rng: random.Random) -> str:
+    draws: Sequence[Callable[[random.Random], str]] = (
+        lambda r: r.choice(PLAIN_WORDS),
+        lambda r: r.choice(FIRST_NAMES),
+        made_up_word,
+        code_word,
+        lambda r: str(number_of_digits(r, 1, 5)),
+    )
+    some = rng.sample(draws, rng.randint(1, 3))
+    return rng.choice((" ", ", ")).join(
+        rng.choice(some)(rng) for _ in range(rng.choice((4, 8, 16, 32)))
+    )
+
+
+def repeat(rng: random.Random, split: Split) -> Example:
+    """Words in no order, to be copied."""
+    text = _words(rng)
+    while not in_split(text, split):
+        text = _words(rng)
+    return _conversation("repeat", [rng.choice(_REPEAT).format(text=text)], [text])
+
+
+def _conversation(task: str, texts: list[str], answers: list[str]) -> Example:
+    messages: list[Message] = []
+    for text, answer in zip(texts, answers, strict=True):
+        messages.append({"role": "user", "content": text})
+        messages.append({"role": "assistant", "content": answer})
+    return Example(task=task, messages=messages)
+
+
+def grade(example: Example, answer: str) -> bool:
+    """Whether the answer is the expected one, word for word."""
+    return bool(answer.strip() == example.messages[-1]["content"])
+
+
+TASKS: tuple[Task, ...] = (
+    Task("look_up_all", look_up_all, grade, 2.5),
+    Task("look_up_in_turns", look_up_in_turns, grade, 1.5),
+    Task("repeat", repeat, grade, 1.0),
+)
