@@ -1,0 +1,105 @@
+"""Single operations whose bits are promised: exp, sigmoid, silu, rounding, integer dot products.
+
+The same sequences as ``reference.expert_numerics``, for use inside kernels. Owns the two ways to
+run a kernel (compiled, or in Triton's interpreter) as far as they differ: inline PTX is used when
+compiled only. Kernels must be launched with ``**LAUNCH``.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from strata.reference import expert_numerics as numerics
+
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+"""Whether kernels run in the interpreter (TRITON_INTERPRET=1 before the first import)."""
+
+LAUNCH = {"enable_fp_fusion": False}
+"""Options every launch passes: no multiplication is contracted with an addition."""
+
+_EXP_LO = tl.constexpr(float(numerics.EXP_LO))
+_EXP_HI = tl.constexpr(float(numerics.EXP_HI))
+_LOG2_E = tl.constexpr(float(numerics.LOG2_E))
+_LN2_HI = tl.constexpr(float(numerics.LN2_HI))
+_LN2_LO = tl.constexpr(float(numerics.LN2_LO))
+_C2 = tl.constexpr(float(numerics.EXP_C2))
+_C3 = tl.constexpr(float(numerics.EXP_C3))
+_C4 = tl.constexpr(float(numerics.EXP_C4))
+_C5 = tl.constexpr(float(numerics.EXP_C5))
+_C6 = tl.constexpr(float(numerics.EXP_C6))
+# Adding 1.5 * 2^23 leaves a float whose last bit is worth one: rounded half to even.
+_MAGIC = tl.constexpr(12582912.0)
+_MAGIC_BITS = tl.constexpr(0x4B400000)
+
+
+@triton.jit
+def rint(x):
+    """Nearest integer, half to even, as float32; |x| below 2^22, zero comes out as +0."""
+    return (x + _MAGIC) - _MAGIC
+
+
+@triton.jit
+def div(x, y):
+    """x / y rounded once (a plain ``/`` is an approximation on a card)."""
+    return tl.div_rn(x, y)
+
+
+@triton.jit
+def power_of_two(n):
+    """2^n as float32 for int32 n in -126..127."""
+    return ((n + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def exp(x):
+    """exp(x) by the project's sequence; float32, bit-equal to ``exp_f32``. A NaN stays a NaN."""
+    x = tl.maximum(x, _EXP_LO, propagate_nan=tl.PropagateNan.ALL)
+    x = tl.minimum(x, _EXP_HI, propagate_nan=tl.PropagateNan.ALL)
+    n = rint(x * _LOG2_E)
+    r = (x - n * _LN2_HI) - n * _LN2_LO
+    p = _C6 * r + _C5
+    p = p * r + _C4
+    p = p * r + _C3
+    p = p * r + _C2
+    y = (p * (r * r) + r) + 1.0
+    # The clamp keeps an undefined conversion of a NaN from becoming a shift out of range.
+    whole = tl.minimum(tl.maximum(n, -151.0), 128.0).to(tl.int32)
+    half = whole >> 1
+    return (y * power_of_two(half)) * power_of_two(whole - half)
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)), bit-equal to ``sigmoid_f32``."""
+    return tl.div_rn(1.0, 1.0 + exp(-x))
+
+
+@triton.jit
+def silu(x):
+    """x / (1 + exp(-x)), bit-equal to ``silu_f32``: one division."""
+    return tl.div_rn(x, 1.0 + exp(-x))
+
+
+@triton.jit
+def signed_byte(words, index: tl.constexpr):
+    """Byte ``index`` of int32 words, sign-extended."""
+    return (words << (24 - 8 * index)) >> 24
+
+
+@triton.jit
+def dot4(a, b, acc):
+    """acc + sum of products of the four signed bytes of a and b; all int32."""
+    if INTERPRETED:
+        for index in tl.static_range(4):
+            acc = acc + signed_byte(a, index) * signed_byte(b, index)
+    else:
+        acc = tl.inline_asm_elementwise(
+            "dp4a.s32.s32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [a, b, acc],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    return acc
