@@ -34,6 +34,8 @@ _ALIGN = 4
 # A piece of text, in tokens, where rows are short and where they are long.
 _SHORT_TEXT = (64, 400)
 _LEAST = 16
+# Examples drawn for the end of a row before text fills it.
+_TRIES = 6
 _SEPARATOR = "\n\x1e\n"
 _LONG_TEXT = (64, 2048)
 _LONG_SHARE = 0.6
@@ -137,8 +139,7 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
                 longest = rng.randint(*(_LONG_TEXT if self._phase.is_long else _SHORT_TEXT))
                 num_text += self._add_text(row, rng, longest)
                 continue
-            task = rng.choices(self._tasks, self._weights)[0]
-            if not row.add(*self._encoded(task.generate(rng, self._split))):
+            if not self._add_task(row, rng):
                 num_text += self._add_text(row, rng, row.room)
         return row.arrays()
 
@@ -146,6 +147,13 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
         segments = render(example.messages, example.tools, example.is_thinking)
         ids, learned = encode(segments, self._tokenizer)
         return ids, np.where(learned, ANSWER, NOT_LEARNED).astype(np.uint8)
+
+    def _add_task(self, row: _Row, rng: random.Random) -> bool:
+        """One example; false if a few in succession are too long for what is left of the row."""
+        for task in rng.choices(self._tasks, self._weights, k=_TRIES):
+            if row.add(*self._encoded(task.generate(rng, self._split))):
+                return True
+        return False
 
     def _add_text(self, row: _Row, rng: random.Random, longest: int) -> int:
         ids = self._corpus.piece(rng, min(longest, row.room))

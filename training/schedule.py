@@ -75,9 +75,11 @@ def demo_schedule(
     plain_steps = short_steps * 2 // 3
     return Schedule(
         phases=(
-            Phase(plain_steps, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=0),
-            Phase(short_steps - plain_steps, 1024, 0.25, is_long=False, is_sparse=False, num_drafts=2),
-            Phase(long_steps, 8192, 0.2, is_long=True, is_sparse=True, num_drafts=2),
+            Phase(plain_steps, 1024, 0.1, is_long=False, is_sparse=False, num_drafts=0),
+            Phase(
+                short_steps - plain_steps, 1024, 0.1, is_long=False, is_sparse=False, num_drafts=2
+            ),
+            Phase(long_steps, 8192, 0.1, is_long=True, is_sparse=True, num_drafts=2),
         ),
         batch_tokens=batch_tokens,
         learning_rate=learning_rate,
