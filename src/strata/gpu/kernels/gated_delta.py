@@ -1,0 +1,265 @@
+"""The gated delta net of a decode window: one launch from projections to gated output.
+
+Per value head and row: convolution and silu of its channels, l2 norm of q and k, decay and rate,
+the delta rule, gated norm, and int8 codes for the product that follows. A window does not change
+the memory by its own rows: they wait in rings, and those that are kept are stepped in when the next
+window reads the memory anyway, by the same operations. Rings go by position, so a row that is not
+kept is written over.
+
+Reference: ``strata.reference.gated_delta``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+from strata.gpu.kernels.arith import LAUNCH, div, exp, sigmoid, silu
+from strata.gpu.kernels.causal_conv import MAX_WINDOW_ROWS, conv_silu, keep_raw
+from strata.gpu.kernels.quantize_tail import NO_CODES, RowCodes, store_codes
+from strata.reference.norms import L2_EPS, SOFTPLUS_LINEAR_ABOVE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Rows of a window beside the pending rows of the one before.
+STEP_RING = 2 * MAX_WINDOW_ROWS
+
+_ROWS = tl.constexpr(MAX_WINDOW_ROWS)
+_STEP_RING = tl.constexpr(STEP_RING)
+_L2_EPS = tl.constexpr(L2_EPS)
+_SOFTPLUS_LINEAR_ABOVE = tl.constexpr(SOFTPLUS_LINEAR_ABOVE)
+
+
+@dataclass(frozen=True, slots=True)
+class GdnMemory:
+    """What one layer keeps of a conversation; all float32.
+
+    Attributes:
+        memory: [Hv, Dk, Dv], of all committed rows but the pending ones.
+        ring: [R, channels], raw inputs of the convolution; that of position p in row p % R.
+            R is a power of two, at least 8 + kernel - 1.
+        keys: [STEP_RING, Hv, Dk], normed, of position p in row p % STEP_RING.
+        values: [STEP_RING, Hv, Dv].
+        rates: [STEP_RING, Hv, 2], decay and rate of learning.
+        queries: [STEP_RING, Hv, Dk], used within a launch only; layers may share it.
+    """
+
+    memory: Tensor
+    ring: Tensor
+    keys: Tensor
+    values: Tensor
+    rates: Tensor
+    queries: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GdnConstants:
+    """Small weights of one layer; all float32.
+
+    Attributes:
+        conv: [kernel, channels]; the last tap is the current token. Channels are q | k | v.
+        dt_bias, ssm_a: [Hv].
+        gamma: [Dv] of the gated norm.
+    """
+
+    conv: Tensor
+    dt_bias: Tensor
+    ssm_a: Tensor
+    gamma: Tensor
+
+
+def gdn_window(
+    qkv: Tensor,
+    z: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    constants: GdnConstants,
+    state: GdnMemory,
+    position: Tensor,
+    num_pending: Tensor,
+    out: Tensor,
+    codes: RowCodes | None = None,
+    *,
+    is_silu_gate: bool,
+    eps: float,
+) -> None:
+    """out = what the rows' heads give; ``state`` takes in the pending rows and notes the new ones.
+
+    Bytes: the memory (3.1 MB) read, and written where rows are pending; weights of the convolution
+    0.16 MB. Grid: value heads (48), 8 warps: a head's memory lies in 64 registers a thread.
+
+    Args:
+        qkv: [N, channels] float32 projections, N from 0 (only the pending rows) to 8.
+        z: [N, Hv * Dv] float32.
+        alpha: [N, Hv] float32.
+        beta: [N, Hv] float32.
+        constants: of the layer.
+        state: of the layer.
+        position: [1] int64, tokens before row 0.
+        num_pending: [1] int32, rows of the last window that were kept. The caller sets it to zero
+            once all layers have run, and to k when it commits k rows of this window.
+        out: [N, Hv * Dv] float32.
+        codes: of ``out``; only where Dv is a multiple of 32.
+        is_silu_gate: silu in place of sigmoid on z.
+        eps: of the gated norm.
+    """
+    heads, key_dim, value_dim = state.memory.shape
+    kernel, channels = constants.conv.shape
+    key_heads = (channels - heads * value_dim) // (2 * key_dim)
+    quantized = NO_CODES if codes is None else codes
+    _window_kernel[(heads,)](
+        qkv, z, alpha, beta, constants.conv, constants.dt_bias, constants.ssm_a, constants.gamma,
+        state.memory, state.ring, state.keys, state.values, state.rates, state.queries, position,
+        num_pending, out, *quantized, qkv.shape[0], key_dim**-0.5, eps,
+        KERNEL=kernel, RING=state.ring.shape[0], KEY_HEADS=key_heads, HEADS=heads, DK=key_dim,
+        DV=value_dim, DK_TILE=triton.next_power_of_2(key_dim),
+        DV_TILE=triton.next_power_of_2(value_dim), IS_SILU=is_silu_gate,
+        HAS_CODES=codes is not None, num_warps=8, **LAUNCH,
+    )  # fmt: skip
+
+
+@triton.jit
+def log_from_one(u):
+    """log(u) of normal u >= 1: u = 2^n m, m in 0.7 .. 1.42, log m = 2 artanh((m - 1) / (m + 1))."""
+    bits = u.to(tl.int32, bitcast=True)
+    m = ((bits & 0x007FFFFF) + 0x3F800000).to(tl.float32, bitcast=True)
+    n = ((bits >> 23) - 127).to(tl.float32)
+    is_high = m > 1.41421356
+    m = tl.where(is_high, m * 0.5, m)
+    n = tl.where(is_high, n + 1.0, n)
+    s = div(m - 1.0, m + 1.0)
+    t = s * s
+    p = 0.11111111 * t + 0.14285715
+    p = p * t + 0.2
+    p = p * t + 0.33333334
+    return n * 0.693359375 + (n * -2.12194442e-4 + 2.0 * (s + (s * t) * p))
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + exp(x)), x above 20. With u = 1 + e rounded, e / (u - 1) takes the rounding out."""
+    e = exp(x)
+    u = e + 1.0
+    d = u - 1.0
+    y = tl.where(d > 5.9604645e-8, log_from_one(u) * div(e, tl.maximum(d, 5.9604645e-8)), e)
+    return tl.where(x > _SOFTPLUS_LINEAR_ABOVE, x, y)
+
+
+@triton.jit
+def _normed(x):
+    """Every row of x over sqrt(sum of x^2 + 1e-6)."""
+    return x * div(1.0, tl.sqrt_rn(tl.sum(x * x, axis=1) + _L2_EPS))[:, None]
+
+
+@triton.jit
+def _prepare_rows(
+    qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr, keys_ptr, values_ptr,
+    rates_ptr, queries_ptr, position, num_rows, scale, head,
+    KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, DV_TILE: tl.constexpr,
+):  # fmt: skip
+    """Everything of a head's rows that does not depend on its memory, into the rings."""
+    key_head = head % KEY_HEADS
+    offs_k = tl.arange(0, DK_TILE)[None, :]
+    offs_v = tl.arange(0, DV_TILE)[None, :]
+    rows = tl.arange(0, _ROWS)
+    row = rows[:, None]
+    is_row = row < num_rows
+    is_k = is_row & (offs_k < DK)
+    is_v = is_row & (offs_v < DV)
+    channels = 2 * KEY_HEADS * DK + HEADS * DV
+    q_at = key_head * DK + offs_k
+    k_at = KEY_HEADS * DK + q_at
+    v_at = 2 * KEY_HEADS * DK + head * DV + offs_v
+    # A key head's raw channels have several readers and one keeper.
+    is_keeper = is_k & (head < KEY_HEADS)
+    slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
+
+    q = conv_silu(
+        qkv_ptr, ring_ptr, conv_ptr, q_at, is_k, row, position, channels, 1, KERNEL, RING
+    )
+    keep_raw(qkv_ptr, ring_ptr, q_at, is_keeper, row, position, channels, RING)
+    tl.store(queries_ptr + slot * DK + offs_k, _normed(q) * scale, is_k)
+    k = conv_silu(
+        qkv_ptr, ring_ptr, conv_ptr, k_at, is_k, row, position, channels, 1, KERNEL, RING
+    )
+    keep_raw(qkv_ptr, ring_ptr, k_at, is_keeper, row, position, channels, RING)
+    tl.store(keys_ptr + slot * DK + offs_k, _normed(k), is_k)
+    v = conv_silu(
+        qkv_ptr, ring_ptr, conv_ptr, v_at, is_v, row, position, channels, 1, KERNEL, RING
+    )
+    keep_raw(qkv_ptr, ring_ptr, v_at, is_v, row, position, channels, RING)
+    tl.store(values_ptr + slot * DV + offs_v, v, is_v)
+
+    at = rows * HEADS + head
+    is_row = rows < num_rows
+    alpha = tl.load(alpha_ptr + at, is_row, 0.0)
+    decay = exp(tl.load(a_ptr + head) * softplus(alpha + tl.load(dt_ptr + head)))
+    slot = ((position + rows) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
+    tl.store(rates_ptr + 2 * slot, decay, is_row)
+    tl.store(rates_ptr + 2 * slot + 1, sigmoid(tl.load(beta_ptr + at, is_row, 0.0)), is_row)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _window_kernel(
+    qkv_ptr, z_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, gamma_ptr, memory_ptr, ring_ptr,
+    keys_ptr, values_ptr, rates_ptr, queries_ptr, position_ptr, num_pending_ptr, out_ptr,
+    codes_ptr, scales_ptr, sums_ptr, flag_ptr, num_rows, scale, eps,
+    KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, DV_TILE: tl.constexpr,
+    IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0)
+    offs_k = tl.arange(0, DK_TILE)
+    offs_v = tl.arange(0, DV_TILE)
+    is_k = offs_k < DK
+    is_v = offs_v < DV
+    at_memory = memory_ptr + (head * DK + offs_k[:, None]) * DV + offs_v[None, :]
+    is_memory = is_k[:, None] & is_v[None, :]
+    memory = tl.load(at_memory, mask=is_memory, other=0.0)
+    position = tl.load(position_ptr)
+    num_pending = tl.load(num_pending_ptr)
+    gamma = tl.load(gamma_ptr + offs_v, mask=is_v, other=0.0)
+    _prepare_rows(
+        qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr, keys_ptr, values_ptr,
+        rates_ptr, queries_ptr, position, num_rows, scale, head,
+        KERNEL, RING, KEY_HEADS, HEADS, DK, DV, DK_TILE, DV_TILE,
+    )  # fmt: skip
+    tl.debug_barrier()
+
+    row = -num_pending
+    while row < num_rows:
+        slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
+        k = tl.load(keys_ptr + slot * DK + offs_k, mask=is_k, other=0.0)
+        v = tl.load(values_ptr + slot * DV + offs_v, mask=is_v, other=0.0)
+        decay = tl.load(rates_ptr + 2 * slot)
+        rate = tl.load(rates_ptr + 2 * slot + 1)
+        is_own = row >= 0
+        q = tl.load(queries_ptr + slot * DK + offs_k, mask=is_k & is_own, other=0.0)
+        # q . (decay S + k delta) = decay (q . S) + (q . k) delta: both sums read the old memory.
+        read = tl.sum(memory * q[:, None], axis=0)
+        delta = rate * (v - decay * tl.sum(memory * k[:, None], axis=0))
+        memory = memory * decay + k[:, None] * delta[None, :]
+        if row == -1:
+            tl.store(at_memory, memory, mask=is_memory)
+        if is_own:
+            o = decay * read + tl.sum(q * k, axis=0) * delta
+            at = row * HEADS + head
+            inverse = div(1.0, tl.sqrt_rn(div(tl.sum(o * o, axis=0), DV) + eps))
+            gate = tl.load(z_ptr + at * DV + offs_v, mask=is_v, other=0.0)
+            if IS_SILU:
+                gate = silu(gate)
+            else:
+                gate = sigmoid(gate)
+            o = o * inverse * gamma * gate
+            tl.store(out_ptr + at * DV + offs_v, o, mask=is_v)
+            if HAS_CODES:
+                store_codes(
+                    tl.reshape(o, [DV_TILE // 32, 32]), at * (DV // 32), DV // 32, codes_ptr,
+                    scales_ptr, sums_ptr, flag_ptr,
+                )  # fmt: skip
+        row += 1
