@@ -59,6 +59,7 @@ class Layer:
         for back in range(1, KERNEL):
             if position >= back:
                 ring[(position - back) % len(ring)] = self.history[-back]
+
         def poison(*shape: int) -> torch.Tensor:
             return torch.full(shape, torch.nan, device=self.device)
 

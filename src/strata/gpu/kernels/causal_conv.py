@@ -51,9 +51,7 @@ def conv_silu(
 
 
 @triton.jit
-def keep_raw(
-    rows_ptr, ring_ptr, channel, mask, row, position, num_channels, RING: tl.constexpr
-):
+def keep_raw(rows_ptr, ring_ptr, channel, mask, row, position, num_channels, RING: tl.constexpr):
     """Puts the rows' inputs into the ring; arguments as of ``conv_silu``."""
     slot = ((position + row) & (RING - 1)).to(tl.int32)
     x = tl.load(rows_ptr + row * num_channels + channel, mask, 0.0)

@@ -179,19 +179,13 @@ def _prepare_rows(
     is_keeper = is_k & (head < KEY_HEADS)
     slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
 
-    q = conv_silu(
-        qkv_ptr, ring_ptr, conv_ptr, q_at, is_k, row, position, channels, 1, KERNEL, RING
-    )
+    q = conv_silu(qkv_ptr, ring_ptr, conv_ptr, q_at, is_k, row, position, channels, 1, KERNEL, RING)
     keep_raw(qkv_ptr, ring_ptr, q_at, is_keeper, row, position, channels, RING)
     tl.store(queries_ptr + slot * DK + offs_k, _normed(q) * scale, is_k)
-    k = conv_silu(
-        qkv_ptr, ring_ptr, conv_ptr, k_at, is_k, row, position, channels, 1, KERNEL, RING
-    )
+    k = conv_silu(qkv_ptr, ring_ptr, conv_ptr, k_at, is_k, row, position, channels, 1, KERNEL, RING)
     keep_raw(qkv_ptr, ring_ptr, k_at, is_keeper, row, position, channels, RING)
     tl.store(keys_ptr + slot * DK + offs_k, _normed(k), is_k)
-    v = conv_silu(
-        qkv_ptr, ring_ptr, conv_ptr, v_at, is_v, row, position, channels, 1, KERNEL, RING
-    )
+    v = conv_silu(qkv_ptr, ring_ptr, conv_ptr, v_at, is_v, row, position, channels, 1, KERNEL, RING)
     keep_raw(qkv_ptr, ring_ptr, v_at, is_v, row, position, channels, RING)
     tl.store(values_ptr + slot * DV + offs_v, v, is_v)
 
