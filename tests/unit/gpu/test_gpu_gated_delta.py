@@ -15,9 +15,9 @@ from strata.gpu.kernels.gated_delta import (  # noqa: E402
     GdnMemory,
     gdn_window,
 )
-from strata.gpu.kernels.quantize_tail import RowCodes  # noqa: E402
+from strata.gpu.kernels.quantize import Codes, quantize  # noqa: E402
+from tests.unit.gpu.row_codes import assert_equal_codes, zero_codes  # noqa: E402
 from strata.reference import gated_delta as reference  # noqa: E402
-from strata.reference.expert_numerics import quantize_activations  # noqa: E402
 from strata.reference.norms import l2_norm, rms_norm, sigmoid, silu, softplus  # noqa: E402
 
 EPS = 1e-6
@@ -71,14 +71,14 @@ class Layer:
 
     def window(
         self, state: GdnMemory, first: int, num: int, position: int, pending: int,
-        codes: RowCodes | None = None, *, is_silu: bool = False,
+        codes: Codes | None = None, bad: torch.Tensor | None = None, *, is_silu: bool = False,
     ) -> torch.Tensor:  # fmt: skip
         rows = slice(first, first + num)
         out = torch.full((num, self.heads * self.dv), torch.nan, device=self.device)
         gdn_window(
             *(self.tensor(a[rows]) for a in (self.qkv, self.z, self.alpha, self.beta)),
             self.constants(), state, torch.tensor([position], device=self.device),
-            torch.tensor([pending], dtype=torch.int32, device=self.device), out, codes,
+            torch.tensor([pending], dtype=torch.int32, device=self.device), out, codes, bad,
             is_silu_gate=is_silu, eps=EPS,
         )  # fmt: skip
         return out
@@ -150,31 +150,17 @@ def test_dropped_rows_leave_no_trace(kept: int, device: str) -> None:
 
 def test_codes_are_those_of_the_output(device: str) -> None:
     layer = Layer(SMALL, 3, device)
-    size = layer.heads * layer.dv
-    codes = RowCodes(
-        torch.full((3, size), 99, dtype=torch.int8, device=device),
-        torch.full((3, size // 32), torch.nan, device=device),
-        torch.full((3, size // 32), 99, dtype=torch.int32, device=device),
-        torch.zeros(1, dtype=torch.int32, device=device),
-    )
-    out = layer.window(layer.state(4), 0, 3, 4, 0, codes)
-    expected, scales = quantize_activations(out.cpu().numpy(), "test")
-    assert codes.codes is not None
-    assert np.array_equal(codes.codes.cpu(), expected)
-    assert np.array_equal(codes.scales.cpu(), scales)
-    assert np.array_equal(codes.sums.cpu(), expected.reshape(3, -1, 32).sum(-1, dtype=np.int32))
-    assert codes.flag.item() == 0
+    codes, expected = (zero_codes(3, layer.heads * layer.dv, device) for _ in range(2))
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+    quantize(layer.window(layer.state(4), 0, 3, 4, 0, codes, bad), expected, bad)
+    assert_equal_codes(codes, expected)
+    assert bad.item() == 0
 
 
 def test_a_nan_raises_the_flag(device: str) -> None:
     layer = Layer(SMALL, 1, device)
     layer.gamma[5] = np.nan
-    size = layer.heads * layer.dv
-    codes = RowCodes(
-        torch.zeros((1, size), dtype=torch.int8, device=device),
-        torch.zeros((1, size // 32), device=device),
-        torch.zeros((1, size // 32), dtype=torch.int32, device=device),
-        torch.zeros(1, dtype=torch.int32, device=device),
-    )
-    layer.window(layer.state(4), 0, 1, 4, 0, codes)
-    assert codes.flag.item() == 1
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+    codes = zero_codes(1, layer.heads * layer.dv, device)
+    layer.window(layer.state(4), 0, 1, 4, 0, codes, bad)
+    assert bad.item() == 1

@@ -19,11 +19,13 @@ import triton.language as tl
 
 from strata.gpu.kernels.arith import LAUNCH, div, exp, sigmoid, silu
 from strata.gpu.kernels.causal_conv import MAX_WINDOW_ROWS, conv_silu, keep_raw
-from strata.gpu.kernels.quantize_tail import NO_CODES, RowCodes, store_codes
+from strata.gpu.kernels.quantize_tail import store_tail, tail_args
 from strata.reference.norms import L2_EPS, SOFTPLUS_LINEAR_ABOVE
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from strata.gpu.kernels.quantize import Codes
 
 # Rows of a window beside the pending rows of the one before.
 STEP_RING = 2 * MAX_WINDOW_ROWS
@@ -82,7 +84,8 @@ def gdn_window(
     position: Tensor,
     num_pending: Tensor,
     out: Tensor,
-    codes: RowCodes | None = None,
+    codes: Codes | None = None,
+    bad: Tensor | None = None,
     *,
     is_silu_gate: bool,
     eps: float,
@@ -103,22 +106,23 @@ def gdn_window(
         num_pending: [1] int32, rows of the last window that were kept. The caller sets it to zero
             once all layers have run, and to k when it commits k rows of this window.
         out: [N, Hv * Dv] float32.
-        codes: of ``out``; only where Dv is a multiple of 32.
+        codes: of ``out``, Dv a multiple of 32; ``tail_args`` says what it must hold.
+        bad: [1] int32, becomes 1 when an output is NaN or infinite.
         is_silu_gate: silu in place of sigmoid on z.
         eps: of the gated norm.
     """
     heads, key_dim, value_dim = state.memory.shape
     kernel, channels = constants.conv.shape
     key_heads = (channels - heads * value_dim) // (2 * key_dim)
-    quantized = NO_CODES if codes is None else codes
+    *tail, groups = tail_args(codes, bad)
     _window_kernel[(heads,)](
         qkv, z, alpha, beta, constants.conv, constants.dt_bias, constants.ssm_a, constants.gamma,
         state.memory, state.ring, state.keys, state.values, state.rates, state.queries, position,
-        num_pending, out, *quantized, qkv.shape[0], key_dim**-0.5, eps,
+        num_pending, out, *tail, qkv.shape[0], key_dim**-0.5, eps,
         KERNEL=kernel, RING=state.ring.shape[0], KEY_HEADS=key_heads, HEADS=heads, DK=key_dim,
         DV=value_dim, DK_TILE=triton.next_power_of_2(key_dim),
         DV_TILE=triton.next_power_of_2(value_dim), IS_SILU=is_silu_gate,
-        HAS_CODES=codes is not None, num_warps=8, **LAUNCH,
+        HAS_CODES=codes is not None, GROUPS=groups, num_warps=8, **LAUNCH,
     )  # fmt: skip
 
 
@@ -202,10 +206,10 @@ def _prepare_rows(
 def _window_kernel(
     qkv_ptr, z_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, gamma_ptr, memory_ptr, ring_ptr,
     keys_ptr, values_ptr, rates_ptr, queries_ptr, position_ptr, num_pending_ptr, out_ptr,
-    codes_ptr, scales_ptr, sums_ptr, flag_ptr, num_rows, scale, eps,
+    codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, num_rows, scale, eps,
     KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, DV_TILE: tl.constexpr,
-    IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr,
+    IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
     offs_k = tl.arange(0, DK_TILE)
@@ -245,15 +249,12 @@ def _window_kernel(
             at = row * HEADS + head
             inverse = div(1.0, tl.sqrt_rn(div(tl.sum(o * o, axis=0), DV) + eps))
             gate = tl.load(z_ptr + at * DV + offs_v, mask=is_v, other=0.0)
-            if IS_SILU:
-                gate = silu(gate)
-            else:
-                gate = sigmoid(gate)
+            gate = silu(gate) if IS_SILU else sigmoid(gate)
             o = o * inverse * gamma * gate
             tl.store(out_ptr + at * DV + offs_v, o, mask=is_v)
             if HAS_CODES:
-                store_codes(
-                    tl.reshape(o, [DV_TILE // 32, 32]), at * (DV // 32), DV // 32, codes_ptr,
-                    scales_ptr, sums_ptr, flag_ptr,
+                store_tail(
+                    o, row, head * (DV // 32), DV // 32, codes_ptr, scales_ptr, sums_ptr,
+                    scaled_ptr, halves_ptr, bad_ptr, GROUPS, DV_TILE // 32,
                 )  # fmt: skip
         row += 1

@@ -1,0 +1,115 @@
+"""The sum of one group of 256 weights of one row, for several rows of activations.
+
+The terms and their order are those of docs/numerics.md, "C1". A thread has one group of one row at
+a time, so the additions inside a group need no other thread. Used by the products of matrices and
+of experts.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from strata.gpu.kernels.arith import dot4
+from strata.gpu.kernels.unpack import block_codes, block_scales
+from strata.gpu.kernels.words import integer_sum, load_plane, load_words
+
+_MAGIC_BITS = tl.constexpr(0x4B400000)
+_CACHED = tl.constexpr("ld.global.nc")
+
+
+@triton.jit
+def load_group(base, row, group, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, IS_SHORT: tl.constexpr):
+    """All words of a group, planes one after another."""
+    words = ()
+    for p in tl.static_range(NUM_PLANES):
+        words = words + load_plane(base, row, group, PLANES[p], IS_SHORT)
+    return words
+
+
+@triton.jit
+def _dots(codes, x_ptr, start, GROUPS: tl.constexpr, B: tl.constexpr, IS_SPLIT: tl.constexpr):
+    """Integer sums of a block's two halves, or of all of it in the first; from ``start`` on."""
+    low = load_words(x_ptr + 2 * B * GROUPS * 16, 4, _CACHED)
+    high = load_words(x_ptr + (2 * B + 1) * GROUPS * 16, 4, _CACHED)
+    first = start
+    for k in tl.static_range(4):
+        first = dot4(codes[k], low[k], first)
+    second = start if IS_SPLIT else first
+    for k in tl.static_range(4):
+        second = dot4(codes[4 + k], high[k], second)
+    return first, second
+
+
+@triton.jit
+def _block_term(
+    total,
+    codes,
+    weights,
+    x,
+    n: tl.constexpr,
+    group,
+    GROUPS: tl.constexpr,
+    B: tl.constexpr,
+    TRAITS: tl.constexpr,
+):
+    """``total`` plus the terms of block B for activation row n."""
+    codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr = x
+    scales, subs, minima = weights
+    at = (n * GROUPS + group) * 8 + B
+    a = tl.load(scales_ptr + at)
+    x_ptr = codes_ptr + n * GROUPS * 256 + group * 16
+    if TRAITS[2] == 1:
+        first, second = _dots(codes, x_ptr, group * 0, GROUPS, B, True)
+        whole = (subs[0] * first + subs[1] * second) >> TRAITS[0]
+        total = total + whole.to(tl.float32) * (scales[0] * a)
+    elif TRAITS[1] == 2:
+        first, second = _dots(codes, x_ptr, group * 0 + _MAGIC_BITS, GROUPS, B, True)
+        total = total + integer_sum(first, TRAITS[0]) * (scales[0] * a)
+        total = total + integer_sum(second, TRAITS[0]) * (scales[1] * a)
+    else:
+        start = group * 0 + _MAGIC_BITS
+        if TRAITS[4] != 0:
+            start = start + TRAITS[4] * tl.load(sums_ptr + at)
+        _, whole = _dots(codes, x_ptr, start, GROUPS, B, False)
+        total = total + integer_sum(whole, TRAITS[0]) * (scales[0] * a)
+    if TRAITS[3] == 1:
+        total = total + minima[0] * tl.load(scaled_ptr + at)
+    if TRAITS[3] == 2:
+        total = total + minima[0] * tl.load(halves_ptr + 2 * at)
+        total = total + minima[1] * tl.load(halves_ptr + 2 * at + 1)
+    return total
+
+
+@triton.jit
+def group_sums(
+    words,
+    x,
+    group,
+    grid_ptr,
+    FORMAT: tl.constexpr,
+    TRAITS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    N: tl.constexpr,
+):
+    """N tensors: each thread's group summed against N rows of activations.
+
+    Args:
+        words: of ``load_group``.
+        x: pointers of the fields of ``Codes`` at the first row.
+        group: [threads] int32, number of each thread's group, below GROUPS.
+        grid_ptr: the format's lattice, words.
+    """
+    zero = (group * 0).to(tl.float32)
+    totals = ()
+    for _ in tl.static_range(N):
+        totals = totals + (zero,)
+    for b in tl.static_range(8):
+        codes = block_codes(FORMAT, words, b, grid_ptr)
+        weights = block_scales(FORMAT, words, b)
+        summed = ()
+        for n in tl.static_range(N):
+            term = _block_term(totals[n], codes, weights, x, n, group, GROUPS, b, TRAITS)
+            summed = summed + (term,)
+        totals = summed
+    return totals

@@ -1,0 +1,76 @@
+"""Dispatch over block formats: what the products need to know of each.
+
+Traits are plain numbers of a format's name, handed to kernels as a compile-time tuple:
+
+    SHIFT       codes come multiplied by 2^SHIFT (it saves taking an offset away)
+    NUM_SCALES  float scales a block of 32 (2: one for each sixteen)
+    HAS_SUB     1 when each sixteen has an integer scale
+    NUM_MINIMA  minima a block of 32
+    SUM_FACTOR  multiple of the sum of activation codes that is added to the integer sum
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from strata.gpu.kernels import unpack_blocks as blocks
+
+_SHIFTS = {"Q4_0": 4, "Q5_0": 3, "Q3_K": 5, "Q6_K": 2}
+_SUB_SCALED = ("Q2_K", "Q3_K", "Q6_K", "IQ2_XS", "IQ2_S", "IQ1_M")
+_MINIMA = {"Q4_1": 1, "Q5_1": 1, "Q4_K": 1, "Q5_K": 1, "Q2_K": 2}
+
+
+def traits(format_name: str) -> tuple[int, int, int, int, int]:
+    """(SHIFT, NUM_SCALES, HAS_SUB, NUM_MINIMA, SUM_FACTOR) of a format."""
+    return (
+        _SHIFTS.get(format_name, 0),
+        2 if format_name == "NVFP4" else 1,
+        int(format_name in _SUB_SCALED),
+        _MINIMA.get(format_name, 0),
+        -1 if format_name == "Q2_0" else 0,
+    )
+
+
+@triton.jit
+def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, grid_ptr):
+    """Eight words of four signed codes each: block B of a group's words."""
+    if FORMAT == "Q4_0":
+        return blocks.codes_q4_0(words, B)
+    elif FORMAT == "Q4_1":
+        return blocks.nibbles_in_file_order(words, 4 * B)
+    elif FORMAT == "Q5_0":
+        return blocks.codes_q5_0(words, B)
+    elif FORMAT == "Q5_1":
+        return blocks.codes_q5_1(words, B)
+    elif FORMAT == "Q8_0":
+        return blocks.codes_q8_0(words, B)
+    elif FORMAT == "Q2_0":
+        return blocks.codes_q2_0(words, B)
+    elif FORMAT == "IQ4_NL" or FORMAT == "IQ4_XS":
+        return blocks.nibbles_of_iq4(words, 4 * B)
+    elif FORMAT == "MXFP4" or FORMAT == "NVFP4":
+        return blocks.nibbles_of_fp4(words, 4 * B)
+
+
+@triton.jit
+def block_scales(FORMAT: tl.constexpr, words, B: tl.constexpr):
+    """(scales, integer scales, minima) of a block, each a tuple as long as the traits say."""
+    if FORMAT == "Q4_0" or FORMAT == "IQ4_NL":
+        return (blocks.half_at(words, 32, B),), (), ()
+    elif FORMAT == "Q4_1":
+        return (blocks.half_at(words, 32, B),), (), (blocks.half_at(words, 36, B),)
+    elif FORMAT == "Q5_0":
+        return (blocks.half_at(words, 40, B),), (), ()
+    elif FORMAT == "Q5_1":
+        return (blocks.half_at(words, 40, B),), (), (blocks.half_at(words, 44, B),)
+    elif FORMAT == "Q8_0":
+        return (blocks.half_at(words, 64, B),), (), ()
+    elif FORMAT == "Q2_0":
+        return (blocks.half_at(words, 16, B // 2),), (), ()
+    elif FORMAT == "IQ4_XS":
+        return (blocks.scale_iq4_xs(words, B),), (), ()
+    elif FORMAT == "MXFP4":
+        return (blocks.scale_mxfp4(words, B),), (), ()
+    elif FORMAT == "NVFP4":
+        return (blocks.scale_nvfp4(words, 2 * B), blocks.scale_nvfp4(words, 2 * B + 1)), (), ()
