@@ -8,6 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.unit.gpu.row_codes import assert_equal_codes, zero_codes  # noqa: E402
+
 from strata.gpu.kernels.causal_conv import ring_rows  # noqa: E402
 from strata.gpu.kernels.gated_delta import (  # noqa: E402
     STEP_RING,
@@ -16,7 +18,6 @@ from strata.gpu.kernels.gated_delta import (  # noqa: E402
     gdn_window,
 )
 from strata.gpu.kernels.quantize import Codes, quantize  # noqa: E402
-from tests.unit.gpu.row_codes import assert_equal_codes, zero_codes  # noqa: E402
 from strata.reference import gated_delta as reference  # noqa: E402
 from strata.reference.norms import l2_norm, rms_norm, sigmoid, silu, softplus  # noqa: E402
 
