@@ -8,11 +8,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.unit.gpu.row_codes import assert_equal_codes, zero_codes  # noqa: E402
+
 from strata.gpu.kernels import hyper_connections as hc  # noqa: E402
 from strata.gpu.kernels.quantize import quantize  # noqa: E402
 from strata.reference.hyper_connections import write  # noqa: E402
 from strata.reference.norms import rms_norm, sigmoid, silu  # noqa: E402
-from tests.unit.gpu.row_codes import assert_equal_codes, zero_codes  # noqa: E402
 
 EPS, STREAMS = 1e-6, 4
 RNG = np.random.default_rng(4)
