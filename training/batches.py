@@ -20,6 +20,7 @@ from training.chat_format import encode, render
 from training.config import END_OF_TEXT_ID
 from training.network import ANSWER, NOT_LEARNED, TEXT, Batch
 from training.tasks import ALL_TASKS
+from training.tasks.drills import TASKS as DRILLS
 from training.tasks.example import Example, Split
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
         count: rows.
         long_task: makes one example of some thousand tokens.
         split: which instances of the tasks are drawn.
+        drill_factor: how many times their own weight the drills have.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
         count: int,
         long_task: LongTask,
         split: Split = Split.TRAIN,
+        drill_factor: float = 1.0,
     ) -> None:
         self._corpus = corpus
         self._tokenizer = tokenizer
@@ -121,7 +124,10 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
         self._long_task = long_task
         self._split = split
         self._tasks = [task for task in ALL_TASKS if task.weight > 0]
-        self._weights = [task.weight for task in self._tasks]
+        drills = {task.name for task in DRILLS}
+        self._weights = [
+            task.weight * (drill_factor if task.name in drills else 1.0) for task in self._tasks
+        ]
 
     def __len__(self) -> int:
         return self._count

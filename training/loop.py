@@ -167,6 +167,7 @@ class Data:
         return Rows(
             corpus, self._tokenizer, phase, seed=self._options.seed, first=first, count=count,
             long_task=lambda rng, paragraphs: long_example(rng, split, paragraphs), split=split,
+            drill_factor=self._options.drill_factor,
         )  # fmt: skip
 
     def training(self) -> Iterator[tuple[Phase, Batch]]:
@@ -239,6 +240,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, default=131_072)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this long")
+    parser.add_argument("--drill-factor", type=float, default=1.0, help="times their weight")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--compile", action="store_true")
