@@ -1,4 +1,4 @@
-"""Codes for tests: zeroed room, and comparison field by field."""
+"""Room for results, poisoned or zero, and comparison of codes field by field."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def assert_equal_codes(codes: Codes, expected: Codes) -> None:
     """Every field has the same values."""
     for field in fields(codes):
         assert torch.equal(getattr(codes, field.name), getattr(expected, field.name)), field.name
+
+
+def poison(device: str, *shape: int) -> torch.Tensor:
+    """float32 NaN: a place that is read or left out shows."""
+    return torch.full(shape, torch.nan, device=device)

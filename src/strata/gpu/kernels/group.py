@@ -15,7 +15,7 @@ from strata.gpu.kernels.unpack import block_codes, block_scales
 from strata.gpu.kernels.words import integer_sum, load_plane, load_words
 
 _MAGIC_BITS = tl.constexpr(0x4B400000)
-_CACHED = tl.constexpr("ld.global.nc")
+_CACHED = tl.constexpr("ld.global")
 
 
 @triton.jit
@@ -23,7 +23,16 @@ def load_group(base, row, group, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr,
     """All words of a group, planes one after another."""
     words = ()
     for p in tl.static_range(NUM_PLANES):
-        words = words + load_plane(base, row, group, PLANES[p], IS_SHORT)
+        words = words + load_plane(
+            base,
+            row,
+            group,
+            PLANES[4 * p],
+            PLANES[4 * p + 1],
+            PLANES[4 * p + 2],
+            PLANES[4 * p + 3],
+            IS_SHORT,
+        )
     return words
 
 
@@ -46,39 +55,53 @@ def _block_term(
     total,
     codes,
     weights,
-    x,
-    n: tl.constexpr,
-    group,
+    x_ptr,
+    a,
+    sums,
     GROUPS: tl.constexpr,
     B: tl.constexpr,
     TRAITS: tl.constexpr,
 ):
-    """``total`` plus the terms of block B for activation row n."""
-    codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr = x
+    """``total`` plus the terms of block B: ``a`` is the activation scale, ``sums`` what is needed."""
     scales, subs, minima = weights
-    at = (n * GROUPS + group) * 8 + B
-    a = tl.load(scales_ptr + at)
-    x_ptr = codes_ptr + n * GROUPS * 256 + group * 16
+    zero = codes[0] & 0
     if TRAITS[2] == 1:
-        first, second = _dots(codes, x_ptr, group * 0, GROUPS, B, True)
+        first, second = _dots(codes, x_ptr, zero, GROUPS, B, True)
         whole = (subs[0] * first + subs[1] * second) >> TRAITS[0]
         total = total + whole.to(tl.float32) * (scales[0] * a)
     elif TRAITS[1] == 2:
-        first, second = _dots(codes, x_ptr, group * 0 + _MAGIC_BITS, GROUPS, B, True)
+        first, second = _dots(codes, x_ptr, zero + _MAGIC_BITS, GROUPS, B, True)
         total = total + integer_sum(first, TRAITS[0]) * (scales[0] * a)
         total = total + integer_sum(second, TRAITS[0]) * (scales[1] * a)
     else:
-        start = group * 0 + _MAGIC_BITS
+        start = zero + _MAGIC_BITS
         if TRAITS[4] != 0:
-            start = start + TRAITS[4] * tl.load(sums_ptr + at)
+            start = start + TRAITS[4] * sums[B % 4]
         _, whole = _dots(codes, x_ptr, start, GROUPS, B, False)
         total = total + integer_sum(whole, TRAITS[0]) * (scales[0] * a)
     if TRAITS[3] == 1:
-        total = total + minima[0] * tl.load(scaled_ptr + at)
+        total = total + minima[0] * sums[B % 4].to(tl.float32, bitcast=True)
     if TRAITS[3] == 2:
-        total = total + minima[0] * tl.load(halves_ptr + 2 * at)
-        total = total + minima[1] * tl.load(halves_ptr + 2 * at + 1)
+        total = total + minima[0] * sums[B % 4 * 2].to(tl.float32, bitcast=True)
+        total = total + minima[1] * sums[B % 4 * 2 + 1].to(tl.float32, bitcast=True)
     return total
+
+
+@triton.jit
+def _four_blocks(x, n: tl.constexpr, group, GROUPS: tl.constexpr, HALF: tl.constexpr, TRAITS: tl.constexpr):
+    """Words of the scales of four blocks of activation row n, and of the sums the format needs."""
+    codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr = x
+    at = (n * GROUPS + group) * 8 + 4 * HALF
+    scales = load_words(scales_ptr + at, 4, _CACHED)
+    sums = ()
+    if TRAITS[4] != 0:
+        sums = load_words(sums_ptr + at, 4, _CACHED)
+    if TRAITS[3] == 1:
+        sums = load_words(scaled_ptr + at, 4, _CACHED)
+    if TRAITS[3] == 2:
+        sums = load_words(halves_ptr + 2 * at, 4, _CACHED)
+        sums = sums + load_words(halves_ptr + 2 * at + 4, 4, _CACHED)
+    return scales, sums
 
 
 @triton.jit
@@ -100,16 +123,23 @@ def group_sums(
         group: [threads] int32, number of each thread's group, below GROUPS.
         grid_ptr: the format's lattice, words.
     """
-    zero = (group * 0).to(tl.float32)
     totals = ()
     for _ in tl.static_range(N):
-        totals = totals + (zero,)
-    for b in tl.static_range(8):
-        codes = block_codes(FORMAT, words, b, grid_ptr)
-        weights = block_scales(FORMAT, words, b)
-        summed = ()
+        totals = totals + ((group * 0).to(tl.float32),)
+    for half in tl.static_range(2):
+        loaded = ()
         for n in tl.static_range(N):
-            term = _block_term(totals[n], codes, weights, x, n, group, GROUPS, b, TRAITS)
-            summed = summed + (term,)
-        totals = summed
+            loaded = loaded + (_four_blocks(x, n, group, GROUPS, half, TRAITS),)
+        for b in tl.static_range(4 * half, 4 * half + 4):
+            codes = block_codes(FORMAT, words, b, grid_ptr)
+            weights = block_scales(FORMAT, words, b)
+            summed = ()
+            for n in tl.static_range(N):
+                x_ptr = x[0] + n * GROUPS * 256 + group * 16
+                a = loaded[n][0][b % 4].to(tl.float32, bitcast=True)
+                total = _block_term(
+                    totals[n], codes, weights, x_ptr, a, loaded[n][1], GROUPS, b, TRAITS
+                )
+                summed = summed + (total,)
+            totals = summed
     return totals

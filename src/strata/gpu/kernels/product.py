@@ -38,38 +38,45 @@ def matrix_sums(
     NUM_PLANES: tl.constexpr,
     PANEL_BYTES: tl.constexpr,
     GROUPS: tl.constexpr,
+    IS_SHORT: tl.constexpr,
     N: tl.constexpr,
     SLOTS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """N tensors [TILE, 8]: rows of TILE panels times N rows of activations."""
+    """N tensors [TILE, SLOTS, 8], alike in every slot: rows of TILE panels times N rows of activations."""
     thread = tl.arange(0, TILE * SLOTS * 8)
     row = thread % 8
     slot = thread // 8 % SLOTS
     panel = tl.minimum(first_panel + thread // (8 * SLOTS), num_panels - 1)
     base = panels_ptr + panel.to(tl.int64) * PANEL_BYTES
-    slots = tl.arange(0, SLOTS)[None, :, None]
     totals = ()
     for _ in tl.static_range(N):
-        totals = totals + (tl.zeros((TILE, 8), tl.float32),)
-    for first in tl.static_range(0, GROUPS, SLOTS):
-        # Codes of a row that ends inside a group are clamped at their last load.
-        is_short: tl.constexpr = first + SLOTS >= GROUPS
-        group = first + slot
-        if is_short:
-            group = tl.minimum(group, GROUPS - 1)
-        words = load_group(base, row, group, PLANES, NUM_PLANES, is_short)
+        totals = totals + (tl.zeros((TILE, SLOTS, 8), tl.float32),)
+    # A loop of the machine, not unrolled: the code of eight rows would outgrow its cache.
+    for first in range(0, GROUPS, SLOTS):
+        group = tl.minimum(first + slot, GROUPS - 1)
+        words = load_group(base, row, group, PLANES, NUM_PLANES, IS_SHORT)
+        # Keeps all loads of a round ahead of its arithmetic; else they are issued one by one.
+        tl.debug_barrier()
         sums = group_sums(words, x, group, grid_ptr, FORMAT, TRAITS, GROUPS, N)
         added = ()
         for n in tl.static_range(N):
-            total = totals[n]
-            by_slot = tl.reshape(sums[n], (TILE, SLOTS, 8))
-            for s in tl.static_range(SLOTS):
-                if first + s < GROUPS:
-                    total = total + tl.sum(tl.where(slots == s, by_slot, 0.0), axis=1)
-            added = added + (total,)
+            live = tl.where(first + slot < GROUPS, sums[n], 0.0)
+            added = added + (_add_in_order(totals[n], live, SLOTS, TILE),)
         totals = added
     return totals
+
+
+@triton.jit
+def _add_in_order(total, sums, SLOTS: tl.constexpr, TILE: tl.constexpr):
+    """``total`` [TILE, SLOTS, 8], alike in every slot, plus the slots' sums, ascending."""
+    by_slot = tl.reshape(sums, (TILE, SLOTS, 8))
+    if SLOTS == 1:
+        return total + by_slot
+    for s in tl.static_range(SLOTS):
+        index = tl.full((TILE, SLOTS, 8), s, tl.int32)
+        total = total + tl.gather(by_slot, index, 1)
+    return total
 
 
 @triton.jit
@@ -91,6 +98,7 @@ def _product_kernel(
     NUM_PLANES: tl.constexpr,
     PANEL_BYTES: tl.constexpr,
     GROUPS: tl.constexpr,
+    IS_SHORT: tl.constexpr,
     N: tl.constexpr,
     SLOTS: tl.constexpr,
     TILE: tl.constexpr,
@@ -99,11 +107,14 @@ def _product_kernel(
     x = (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr)
     totals = matrix_sums(
         panels_ptr, first, num_panels, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES,
-        PANEL_BYTES, GROUPS, N, SLOTS, TILE,
+        PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS, TILE,
     )  # fmt: skip
-    rows = (first + tl.arange(0, TILE))[:, None] * 8 + tl.arange(0, 8)[None, :]
+    panel = (first + tl.arange(0, TILE))[:, None, None]
+    slot = tl.arange(0, SLOTS)[None, :, None]
+    rows = panel * 8 + slot * 0 + tl.arange(0, 8)[None, None, :]
     for n in tl.static_range(N):
-        tl.store(out_ptr + n * out_stride + rows, totals[n], mask=rows < num_rows)
+        is_stored = (rows < num_rows) & (slot == 0)
+        tl.store(out_ptr + n * out_stride + rows, totals[n], mask=is_stored)
 
 
 def shape_of(format_name: str, inner: int) -> dict[str, object]:
@@ -112,10 +123,14 @@ def shape_of(format_name: str, inner: int) -> dict[str, object]:
     return {
         "FORMAT": format_name,
         "TRAITS": traits(format_name),
-        "PLANES": tuple((p.offset, p.load_bytes, p.loads, p.total_loads) for p in places),
+        # Four numbers a plane: a tuple of tuples does not survive Triton's calls.
+        "PLANES": tuple(
+            n for p in places for n in (p.offset, p.load_bytes, p.loads, p.total_loads)
+        ),
         "NUM_PLANES": len(places),
         "PANEL_BYTES": panel_bytes(format_name, inner),
         "GROUPS": -(-inner // 256),
+        "IS_SHORT": inner % 256 != 0,
     }
 
 

@@ -12,8 +12,8 @@ import triton.language as tl
 from strata.gpu.kernels.arith import INTERPRETED
 
 # Weights are read once: they must not push activations and tables out of the first cache.
-_STREAM = tl.constexpr("ld.global.nc.L1::no_allocate.L2::128B")
-_CACHED = tl.constexpr("ld.global.nc")
+_STREAM = tl.constexpr("ld.global.L1::no_allocate.L2::128B")
+_CACHED = tl.constexpr("ld.global")
 _MAGIC = tl.constexpr(12582912.0)
 
 
@@ -32,7 +32,7 @@ def load_words(ptr, NUM: tl.constexpr, HOW: tl.constexpr):
             "=r,=r,=r,=r,l",
             [ptr],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
-            is_pure=True,
+            is_pure=False,
             pack=1,
         )
     elif NUM == 2:
@@ -60,23 +60,32 @@ def load_half_word(ptr):
 
 
 @triton.jit
-def load_plane(base, row, group, PLANE: tl.constexpr, IS_SHORT: tl.constexpr):
+def load_plane(
+    base,
+    row,
+    group,
+    OFFSET: tl.constexpr,
+    LOAD_BYTES: tl.constexpr,
+    LOADS: tl.constexpr,
+    TOTAL_LOADS: tl.constexpr,
+    IS_SHORT: tl.constexpr,
+):
     """One row's words of a group, for every thread; ``base`` points at its panel.
 
-    PLANE is (offset, load bytes, loads a group, loads in all). With IS_SHORT a group may lie past
+    OFFSET to TOTAL_LOADS are those of ``packing.PlanePlace``. With IS_SHORT a group may lie past
     the end, wholly or in part: the last load stands in for what is missing, so that every value is
     one of the matrix; activation scales of zero make its terms zero.
     """
     words = ()
-    for i in tl.static_range(PLANE[2]):
-        load = group * PLANE[2] + i
+    for i in tl.static_range(LOADS):
+        load = group * LOADS + i
         if IS_SHORT:
-            load = tl.minimum(load, PLANE[3] - 1)
-        at = base + (PLANE[0] + (load * 8 + row) * PLANE[1])
-        if PLANE[1] == 2:
+            load = tl.minimum(load, TOTAL_LOADS - 1)
+        at = base + (OFFSET + (load * 8 + row) * LOAD_BYTES)
+        if LOAD_BYTES == 2:
             words = words + (load_half_word(at),)
         else:
-            words = words + load_words(at, PLANE[1] // 4, _STREAM)
+            words = words + load_words(at, LOAD_BYTES // 4, _STREAM)
     return words
 
 

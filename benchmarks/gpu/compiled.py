@@ -1,0 +1,135 @@
+"""Machine code of the kernels, read without a card: registers, spills, loads, instructions.
+
+    python benchmarks/gpu/compiled.py [--only product] [--formats Q4_0,IQ3_S] [--rows 1,4] [--sass DIR]
+
+Compiles for sm_90 at the geometry of the 256-expert model and prints a line for each kernel.
+"inst/w" is instructions of the longest straight piece of code by weights it covers, one lane.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+TARGET = GPUTarget("cuda", 90, 32)
+BIN = Path(triton.__file__).parent / "backends/nvidia/bin"
+KINDS = {
+    "LDG": "global loads",
+    "STG": "stores",
+    "LDS|STS": "shared",
+    "SHFL": "shuffles",
+    "BAR": "barriers",
+    "IDP": "dp4a",
+    "PRMT": "prmt",
+    "FADD|FMUL|FFMA": "float",
+    "I2F|F2F|HADD2|I2FP": "convert",
+    "LDL|STL": "spilled",
+}
+
+
+def compile_kernel(kernel, arguments, options):
+    """CompiledKernel of a jitted function; ``arguments``: name to Triton type, or to a value."""
+    names = kernel.arg_names
+    signature, constexprs, attrs = {}, {}, {}
+    for place, name in enumerate(names):
+        value = arguments[name]
+        if isinstance(value, str) and (value.startswith("*") or value in ("i32", "i64", "fp32")):
+            signature[name] = value
+            if value.startswith("*"):
+                attrs[(place,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "constexpr"
+            constexprs[(place,)] = value.removeprefix("=") if isinstance(value, str) else value
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attrs)
+    return triton.compile(source, target=TARGET, options={"enable_fp_fusion": False, **options})
+
+
+def disassemble(compiled):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        usage = subprocess.run(
+            [BIN / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+        sass = subprocess.run(
+            [BIN / "nvdisasm", "-c", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    return usage, sass
+
+
+def describe(label, compiled, weights, sass_dir):
+    """Prints one line; ``weights`` is how many weights one thread covers, or 0."""
+    usage, sass = disassemble(compiled)
+    ops = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", sass, re.M)
+    ops = [op for op in ops if op != "NOP"]
+    counts = collections.Counter()
+    for op in ops:
+        for pattern, kind in KINDS.items():
+            if re.match(f"(?:{pattern})(?:\\.|$)", op):
+                counts[kind] += 1
+    widths = collections.Counter(
+        int(m[1]) if (m := re.search(r"\.(64|128)", op)) else 32 for op in ops if op.startswith("LDG")
+    )
+    registers = int(re.search(r"REG:(\d+)", usage)[1])
+    stack = int(re.search(r"STACK:(\d+)", usage)[1])
+    shared = compiled.metadata.shared
+    per_weight = f"{len(ops) / weights:5.2f}" if weights else "     "
+    loads = " ".join(f"{n}x{bits}" for bits, n in sorted(widths.items(), reverse=True))
+    other = " ".join(f"{kind} {n}" for kind, n in counts.items() if kind != "global loads")
+    print(
+        f"{label:34} reg {registers:3} stack {stack:3} smem {shared:5} inst {len(ops):5} "
+        f"inst/w {per_weight} LDG {loads:18} {other}",
+        flush=True,
+    )
+    if sass_dir:
+        (Path(sass_dir) / (label.replace(" ", "_") + ".sass")).write_text(sass)
+
+
+def product_cases(formats, rows):
+    from strata.gpu.kernels import product as module
+
+    pointers = {
+        "panels_ptr": "*u8", "codes_ptr": "*i8", "scales_ptr": "*fp32", "sums_ptr": "*i32",
+        "scaled_ptr": "*fp32", "halves_ptr": "*fp32", "grid_ptr": "*i32", "out_ptr": "*fp32",
+    }  # fmt: skip
+    for name in formats:
+        for n in rows:
+            shape = module.shape_of(name, 2560)
+            shape["FORMAT"] = "=" + name
+            slots, tile, warps = module.tiling(1280, shape["GROUPS"])
+            arguments = {
+                **pointers, **shape, "num_panels": "i32", "num_rows": "i32", "out_stride": "i32",
+                "N": n, "SLOTS": slots, "TILE": tile,
+            }  # fmt: skip
+            weights = -(-shape["GROUPS"] // slots) * 256
+            compiled = compile_kernel(module._product_kernel, arguments, {"num_warps": warps})
+            yield f"product {name} N={n}", compiled, weights
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="product")
+    parser.add_argument("--formats", default="")
+    parser.add_argument("--rows", default="1,4")
+    parser.add_argument("--sass", default="")
+    args = parser.parse_args()
+    from strata.gpu.packing_fields import BLOCK_FORMATS
+
+    formats = args.formats.split(",") if args.formats else BLOCK_FORMATS
+    rows = [int(n) for n in args.rows.split(",")]
+    families = {"product": lambda: product_cases(formats, rows)}
+    for family in args.only.split(","):
+        for label, compiled, weights in families[family]():
+            describe(label, compiled, weights, args.sass)
+
+
+if __name__ == "__main__":
+    main()
