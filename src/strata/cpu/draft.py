@@ -17,7 +17,7 @@ from strata.cpu import layers
 from strata.cpu.buffers import zeros
 from strata.cpu.rope_rows import RopeSpan
 from strata.cpu.scratch import Scratch
-from strata.cpu.state import MAX_WINDOW_ROWS
+from strata.session_rules import MAX_WINDOW_ROWS, not_finite
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -204,5 +204,5 @@ class CpuDrafter:
             logits = np.empty((1, spec.vocab_size), np.float32)
             _native.product(ctx, weights.head, one.x, [logits])
         if not np.isfinite(logits).all():
-            raise layers.not_finite(f"the draft layer gave NaN or infinity near position {at}")
+            raise not_finite(f"the draft layer gave NaN or infinity near position {at}")
         return logits[0], one.residual.copy()

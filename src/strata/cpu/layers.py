@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from strata import _native
-from strata.errors import StrataError
+from strata.session_rules import not_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from strata.cpu.state import GdnState, PleState, QsaState
     from strata.cpu.weights import GdnWeights, HcWeights, MoeWeights, PleWeights, QsaWeights
     from strata.model_spec import ModelSpec
-
-
-def not_finite(what: str) -> StrataError:
-    """The error of weights that give no usable number."""
-    return StrataError(
-        f"{what}.\n  Try: check the model file, or download it again; a weight in it is damaged."
-    )
 
 
 @contextmanager

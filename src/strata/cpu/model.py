@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from strata.cpu.ngram_table import NgramTable
 from strata.cpu.session import CpuSession
 from strata.cpu.weights import load_weights
 from strata.formats.naming import Role, tensor_name
+from strata.formats.ngram_table import NgramTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,8 @@ import numpy as np
 
 from strata import _native
 from strata.cpu.buffers import zeros
-from strata.cpu.state import MAX_WINDOW_ROWS, ComputedRows
+from strata.cpu.state import ComputedRows
+from strata.session_rules import MAX_WINDOW_ROWS
 
 if TYPE_CHECKING:
     from strata.cpu.buffers import Floats, Ints

@@ -16,10 +16,16 @@ from strata.cpu import layers
 from strata.cpu.draft import CpuDrafter
 from strata.cpu.rope_rows import RopeSpan
 from strata.cpu.scratch import Scratch
-from strata.cpu.state import MAX_WINDOW_ROWS, GdnState, PleState, QsaState, Snapshot
+from strata.cpu.state import GdnState, PleState, QsaState, Snapshot
 from strata.cpu.weights import GdnWeights, QsaWeights
-from strata.errors import ContextTooLong, RequestError, StrataError
 from strata.reference.ngram_memory import ngram_rows
+from strata.session_rules import (
+    broken_state,
+    checked_tokens,
+    not_finite,
+    refuse_wide_window,
+    too_long,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,9 +35,9 @@ if TYPE_CHECKING:
     from strata._native import RopeRows
     from strata.cpu.buffers import Floats, Ints
     from strata.cpu.model import CpuModel
-    from strata.cpu.ngram_table import RowRequest
     from strata.cpu.scratch import RowViews
     from strata.cpu.weights import LayerWeights, PleWeights
+    from strata.formats.ngram_table import RowRequest
 
     Tokens = NDArray[np.int32]
 
@@ -143,11 +149,7 @@ class CpuSession:
             RequestError: an id that is not in the vocabulary.
             StrataError: the weights gave NaN or infinity.
         """
-        if len(tokens) > MAX_WINDOW_ROWS:
-            raise RequestError(
-                f"a window has 1 to {MAX_WINDOW_ROWS} rows, not {len(tokens)}.\n"
-                "  Try: fewer drafted tokens."
-            )
+        refuse_wide_window(tokens)
         tokens = self._checked(tokens)
         self._window = None
         try:
@@ -203,7 +205,7 @@ class CpuSession:
             ContextTooLong: the snapshot holds more tokens than this session can.
         """
         if snapshot.position > self._capacity:
-            raise self._too_long(snapshot.position)
+            raise too_long(snapshot.position, self._capacity)
         with self._changing():
             for state, saved in zip(self._states, snapshot.layers, strict=True):
                 if isinstance(state, GdnState):
@@ -318,7 +320,7 @@ class CpuSession:
         if not np.isfinite(logits).all():
             row = int(np.argmin(np.isfinite(logits).all(axis=1)))
             at = self._position + row
-            raise layers.not_finite(f"the output head gave NaN or infinity near position {at}")
+            raise not_finite(f"the output head gave NaN or infinity near position {at}")
         return logits
 
     def _chunks(self, tokens: Tokens) -> list[Tokens]:
@@ -338,24 +340,7 @@ class CpuSession:
 
     def _checked(self, tokens: Tokens) -> Tokens:
         self._refuse_broken()
-        tokens = np.ascontiguousarray(tokens, np.int32)
-        if tokens.ndim != 1 or len(tokens) == 0:
-            raise RequestError("there are no tokens to read.\n  Try: a prompt that is not empty.")
-        if self._position + len(tokens) > self._capacity:
-            raise self._too_long(self._position + len(tokens))
-        if int(tokens.min()) < 0 or int(tokens.max()) >= self._spec.vocab_size:
-            raise RequestError(
-                f"token ids must be 0 to {self._spec.vocab_size - 1}, found "
-                f"{int(tokens.min())} to {int(tokens.max())}.\n"
-                "  Try: the tokenizer of this model."
-            )
-        return tokens
-
-    def _too_long(self, num_tokens: int) -> ContextTooLong:
-        return ContextTooLong(
-            f"{num_tokens} tokens do not fit a context of {self._capacity}.\n"
-            f"  Try: --context {num_tokens}, or a shorter prompt."
-        )
+        return checked_tokens(tokens, self._position, self._capacity, self._spec.vocab_size)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -366,7 +351,4 @@ class CpuSession:
 
     def _refuse_broken(self) -> None:
         if self._is_broken:
-            raise StrataError(
-                "this conversation's state is incomplete: a step of it was broken off.\n"
-                "  Try: reset it, or restore a checkpoint."
-            )
+            raise broken_state()

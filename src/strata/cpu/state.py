@@ -13,6 +13,7 @@ import numpy as np
 
 from strata import _native
 from strata.cpu.buffers import zeros
+from strata.session_rules import MAX_WINDOW_ROWS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from strata.cpu.buffers import Floats
     from strata.model_spec import ModelSpec, NgramSpec
 
-MAX_WINDOW_ROWS = 8
 # Room for this many full windows before the history is moved back to the front of its buffer.
 _HISTORY_WINDOWS = 3
 

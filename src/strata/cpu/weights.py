@@ -9,24 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from strata import _native
 from strata.cpu.tensor_loader import TensorLoader
-from strata.formats.block_decode import dequantize
-from strata.formats.naming import INDEX_ROLES, Role, tensor_name
+from strata.formats.model_tensors import ModelTensors
+from strata.formats.naming import Role, tensor_name
 from strata.model_spec import Gate, LayerKind, ModelSpec
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from strata._native import Context, DenseLayer, Experts, GdnLayer, Matrix, QsaLayer
     from strata.cpu.buffers import Floats
-    from strata.cpu.tensor_loader import OnProgress
-    from strata.formats.block_formats import BlockFormat
+    from strata.formats.model_tensors import Embedding, OnProgress
     from strata.formats.tensor_index import TensorIndex
-
-    Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +85,6 @@ class LayerWeights:
     mixer: GdnWeights | QsaWeights
     hc_ffn: HcWeights
     moe: MoeWeights
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """Rows of the embedding, decoded when asked for; the table stays in the mapped file."""
-
-    format: BlockFormat
-    raw: Bytes
-    scale: float = 1.0
-
-    def rows(self, tokens: NDArray[np.int32]) -> Floats:
-        """[T, D] float32 of tokens [T]."""
-        return dequantize(self.format, self.raw[tokens]) * np.float32(self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,31 +161,20 @@ class _Loader:
         self._index = index
         self._spec = spec
         self._has_draft = has_draft
-        unread = {Role.NGRAM_TABLE.value}
-        if not spec.is_head_tied:
-            unread.add(Role.EMBEDDING.value)
-        for block in range(spec.num_layers, spec.num_layers + spec.num_draft_layers):
-            is_read = has_draft and block == spec.num_layers
-            optional = (*INDEX_ROLES, Role.DRAFT_EMBEDDING) if is_read else Role
-            unread |= {f"blk.{block}.{role.value}" for role in optional}
-        total_bytes = sum(e.num_bytes for name, e in index.items() if name not in unread)
-        self._tensors = TensorLoader(ctx, index, spec, total_bytes, on_progress)
+        self._file = ModelTensors(index, spec, has_draft=has_draft, on_progress=on_progress)
+        self._tensors = TensorLoader(ctx, self._file, spec)
 
     def model(self) -> ModelWeights:
         spec, tensors = self._spec, self._tensors
         layers = tuple(self._layer(layer) for layer in range(spec.num_layers))
         final = self._end(Role.FINAL_HC_NORM, Role.FINAL_HC_DOWN, Role.FINAL_HC_UP, None)
-        embedding = self._embedding(tensor_name(Role.EMBEDDING))
+        embedding = self._file.embedding(tensor_name(Role.EMBEDDING))
         head = [tensors.matrix(Role.EMBEDDING if spec.is_head_tied else Role.HEAD, None)]
         num_bytes = dict(tensors.num_bytes)
         draft = self._draft(spec.num_layers, embedding, head) if self._has_draft else None
         if draft is not None:
             num_bytes["draft layer"] = tensors.num_bytes.total() - sum(num_bytes.values())
         return ModelWeights(embedding, layers, final, head, draft, num_bytes)
-
-    def _embedding(self, name: str) -> Embedding:
-        index = self._index
-        return Embedding(index[name].format, index.raw(name), self._tensors.scales(name, 1)[0])
 
     def _end(self, norm: Role, down: Role, up: Role, layer: int | None) -> HcWeights:
         """The read before an output head."""
@@ -218,7 +187,7 @@ class _Loader:
         spec, tensors = self._spec, self._tensors
         own_embedding = tensor_name(Role.DRAFT_EMBEDDING, layer)
         if own_embedding in self._index:
-            embedding = self._embedding(own_embedding)
+            embedding = self._file.embedding(own_embedding)
         if tensor_name(Role.DRAFT_HEAD, layer) in self._index:
             head = [tensors.matrix(Role.DRAFT_HEAD, layer)]
         norms = (Role.ATTN_Q_NORM, Role.ATTN_K_NORM)
@@ -295,10 +264,7 @@ class _Loader:
 
     def _qsa(self, layer: int) -> QsaWeights:
         spec = self._spec
-        for role in (Role.INDEX_Q, Role.INDEX_K):
-            # Their outputs only choose blocks and feed no product: no later check would see a NaN.
-            if not np.isfinite(self._index.array(tensor_name(role, layer))).all():
-                raise self._tensors.not_finite(tensor_name(role, layer))
+        self._file.refuse_bad_indexer(layer)
         roles = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.INDEX_Q, Role.INDEX_K)
         norms = (Role.ATTN_Q_NORM, Role.ATTN_K_NORM, Role.INDEX_Q_NORM, Role.INDEX_K_NORM)
         return QsaWeights(

@@ -23,9 +23,9 @@ from strata.formats.block_decode import dequantize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from strata.cpu.buffers import Floats
     from strata.formats.tensor_index import TensorEntry
 
+    Floats = NDArray[np.float32]
     Rows = NDArray[np.int64]
 
 # Direct reads begin and end at multiples of this; 4 KiB suits every common disk and file system.

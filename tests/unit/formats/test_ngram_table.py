@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from strata import telemetry
-from strata.cpu.ngram_table import NgramTable
 from strata.errors import CheckpointError
 from strata.formats.block_decode import dequantize
 from strata.formats.block_formats import FORMATS
 from strata.formats.gguf_writer import GgufWriter, TensorPlan
+from strata.formats.ngram_table import NgramTable
 from strata.formats.quantize import quantize
 from strata.formats.tensor_index import TensorEntry, open_model
 

@@ -1,0 +1,73 @@
+"""What every device's session refuses before it computes anything, and how large a window is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strata.errors import ContextTooLong, RequestError, StrataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Tokens = NDArray[np.int32]
+
+MAX_WINDOW_ROWS = 8
+
+
+def checked_tokens(tokens: Tokens, position: int, capacity: int, vocab_size: int) -> Tokens:
+    """``tokens`` as int32 [N], N >= 1, all of them in the vocabulary and within the context.
+
+    Raises:
+        ContextTooLong: they do not fit behind ``position``.
+        RequestError: none at all, or an id that is not in the vocabulary.
+    """
+    tokens = np.ascontiguousarray(tokens, np.int32)
+    if tokens.ndim != 1 or len(tokens) == 0:
+        raise RequestError("there are no tokens to read.\n  Try: a prompt that is not empty.")
+    if position + len(tokens) > capacity:
+        raise too_long(position + len(tokens), capacity)
+    if int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size:
+        raise RequestError(
+            f"token ids must be 0 to {vocab_size - 1}, found "
+            f"{int(tokens.min())} to {int(tokens.max())}.\n"
+            "  Try: the tokenizer of this model."
+        )
+    return tokens
+
+
+def refuse_wide_window(tokens: Tokens) -> None:
+    """A window has at most ``MAX_WINDOW_ROWS`` rows.
+
+    Raises:
+        RequestError: it has more.
+    """
+    if len(tokens) > MAX_WINDOW_ROWS:
+        raise RequestError(
+            f"a window has 1 to {MAX_WINDOW_ROWS} rows, not {len(tokens)}.\n"
+            "  Try: fewer drafted tokens."
+        )
+
+
+def too_long(num_tokens: int, capacity: int) -> ContextTooLong:
+    """The error of a conversation that would pass its capacity."""
+    return ContextTooLong(
+        f"{num_tokens} tokens do not fit a context of {capacity}.\n"
+        f"  Try: --context {num_tokens}, or a shorter prompt."
+    )
+
+
+def broken_state() -> StrataError:
+    """The error of a session whose last step ended half-way."""
+    return StrataError(
+        "this conversation's state is incomplete: a step of it was broken off.\n"
+        "  Try: reset it, or restore a checkpoint."
+    )
+
+
+def not_finite(what: str) -> StrataError:
+    """The error of weights that give no usable number."""
+    return StrataError(
+        f"{what}.\n  Try: check the model file, or download it again; a weight in it is damaged."
+    )
