@@ -125,6 +125,7 @@ def unpack(matrix: PackedMatrix) -> Tensor:
     for plane, place in zip(planes_of(name), places_of(name, inner), strict=True):
         size = place.total_loads * PANEL_ROWS * place.load_bytes
         field = matrix.panels[:, place.offset : place.offset + size]
+        field = field ^ plane.flips
         field = field.reshape(-1, place.total_loads, PANEL_ROWS, place.load_bytes).transpose(1, 2)
         field = field.reshape(shape[0], -1)
         missing = num_groups * plane.loads * plane.load_bytes - field.shape[1]
@@ -157,7 +158,7 @@ def _pack_rows(
             field = _bytes(bits[:, :, torch.from_numpy(plane.bits).to(groups.device)])
         loads = field.reshape(len(groups), -1, plane.load_bytes)[:, : place.total_loads]
         by_panel = loads.reshape(-1, PANEL_ROWS, place.total_loads, plane.load_bytes)
-        parts.append(by_panel.transpose(1, 2).reshape(len(by_panel), -1))
+        parts.append(by_panel.transpose(1, 2).reshape(len(by_panel), -1) ^ plane.flips)
     return parts
 
 

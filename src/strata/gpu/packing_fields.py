@@ -1,7 +1,8 @@
 """Which bits of a stored group of 256 weights go into which plane of a packed matrix.
 
 Owns the arrangement only; ``packing`` moves the bits. Every bit of a block lands in exactly one
-place, so nothing is widened. A plane is what one row's group is loaded by: ``loads`` times
+place, so nothing is widened. The top bit of codes with an offset of half their range is turned
+over, which makes them two's complement. A plane is what one row's group is loaded by: ``loads`` times
 ``load_bytes`` bytes. Names of layouts of words, as the unpacking kernels use them:
 
     file          the bytes as the format has them
@@ -38,12 +39,14 @@ class Plane:
         loads: loads of a full group, in the order of its blocks.
         bits: [loads * load_bytes * 8] positions of the bits in the stored group.
         bytes: the same as whole bytes, or None where bits move inside bytes.
+        flips: bits turned over in every byte of the plane.
     """
 
     load_bytes: int
     loads: int
     bits: Bits
     bytes: Bits | None
+    flips: int = 0
 
 
 class _Group:
@@ -71,21 +74,24 @@ def spread(bits: Bits) -> Bits:
     return bits.reshape(*bits.shape[:-1], 8, 4).swapaxes(-1, -2).reshape(bits.shape)
 
 
-def _plane(load_bytes: int, bits: Bits) -> Plane:
+def _plane(load_bytes: int, bits: Bits, flips: int = 0) -> Plane:
     flat = bits.reshape(-1)
     whole = flat.reshape(-1, 8)
     is_bytes = bool((whole % 8 == np.arange(8)).all())
     bytes_ = whole[:, 0] // 8 if is_bytes else None
-    return Plane(load_bytes, len(flat) // (8 * load_bytes), flat, bytes_)
+    return Plane(load_bytes, len(flat) // (8 * load_bytes), flat, bytes_, flips)
 
 
-def _nibble_blocks(*scales: int, nibbles: int, high: int | None = None) -> Callable[..., tuple]:
+def _nibble_blocks(
+    *scales: int, nibbles: int, high: int | None = None, flips: int = 0
+) -> Callable[[_Group], tuple[Plane, ...]]:
     """Codes in file order, then fifth bits (spread), then planes of one half a block."""
 
     def planes(g: _Group) -> tuple[Plane, ...]:
-        fifth = () if high is None else (_plane(16, spread(g.file(high, 4))),)
         halves = tuple(_plane(16, g.file(first, 2)) for first in scales)
-        return (_plane(16, g.file(nibbles, 16)), *fifth, *halves)
+        if high is None:
+            return (_plane(16, g.file(nibbles, 16), flips), *halves)
+        return (_plane(16, g.file(nibbles, 16)), _plane(16, spread(g.file(high, 4)), flips), *halves)
 
     return planes
 
@@ -143,15 +149,17 @@ def _iq3_s(g: _Group) -> tuple[Plane, ...]:
     return _plane(16, g.file(2, 64)), _plane(16, signs), high, scales, _plane(2, g.file(0, 2))
 
 
-def _in_file_order(*fields: tuple[int, int, int]) -> Callable[[_Group], tuple[Plane, ...]]:
-    """Planes of (load bytes, first byte, bytes) as stored."""
-    return lambda g: tuple(_plane(load, g.file(first, count)) for load, first, count in fields)
+def _in_file_order(*fields: tuple[int, ...]) -> Callable[[_Group], tuple[Plane, ...]]:
+    """Planes of (load bytes, first byte, bytes[, flips]) as stored."""
+    return lambda g: tuple(
+        _plane(load, g.file(first, count), *flips) for load, first, count, *flips in fields
+    )
 
 
 _ARRANGEMENTS: dict[str, Callable[[_Group], tuple[Plane, ...]]] = {
-    "Q4_0": _nibble_blocks(0, nibbles=2),
+    "Q4_0": _nibble_blocks(0, nibbles=2, flips=0x88),
     "Q4_1": _nibble_blocks(0, 2, nibbles=4),
-    "Q5_0": _nibble_blocks(0, nibbles=6, high=2),
+    "Q5_0": _nibble_blocks(0, nibbles=6, high=2, flips=0xFF),
     "Q5_1": _nibble_blocks(0, 2, nibbles=8, high=4),
     "Q8_0": _in_file_order((16, 2, 32), (16, 0, 2)),
     "Q2_0": _q2_0,
@@ -159,10 +167,10 @@ _ARRANGEMENTS: dict[str, Callable[[_Group], tuple[Plane, ...]]] = {
     "MXFP4": lambda g: (_plane(16, g.nibbles(1, 16)), _plane(8, g.file(0, 1))),
     "NVFP4": _nvfp4,
     "Q2_K": _in_file_order((16, 16, 64), (16, 0, 16), (4, 80, 4)),
-    "Q3_K": _in_file_order((16, 32, 64), (16, 0, 32), (4, 96, 12), (2, 108, 2)),
+    "Q3_K": _in_file_order((16, 32, 64), (16, 0, 32, 0xFF), (4, 96, 12), (2, 108, 2)),
     "Q4_K": _in_file_order((16, 16, 128), (16, 0, 16)),
     "Q5_K": _in_file_order((16, 48, 128), (16, 16, 32), (16, 0, 16)),
-    "Q6_K": _in_file_order((16, 0, 128), (16, 128, 64), (16, 192, 16), (2, 208, 2)),
+    "Q6_K": _in_file_order((16, 0, 128), (16, 128, 64, 0xAA), (16, 192, 16), (2, 208, 2)),
     "IQ4_XS": lambda g: (
         _plane(16, np.concatenate([g.nibbles(8 + 16 * b, 16) for b in range(8)], axis=1)),
         _plane(8, g.file(0, 8)),

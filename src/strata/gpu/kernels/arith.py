@@ -63,8 +63,8 @@ def exp(x):
     p = p * r + _C3
     p = p * r + _C2
     y = (p * (r * r) + r) + 1.0
-    # The clamp keeps an undefined conversion of a NaN from becoming a shift out of range.
-    whole = tl.minimum(tl.maximum(n, -151.0), 128.0).to(tl.int32)
+    # A NaN has no integer; y is one already.
+    whole = tl.where(n == n, n, 0.0).to(tl.int32)
     half = whole >> 1
     return (y * power_of_two(half)) * power_of_two(whole - half)
 

@@ -15,6 +15,9 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels import unpack_blocks as blocks
+from strata.gpu.kernels import unpack_grid as grid
+from strata.gpu.kernels import unpack_k as k
+from strata.gpu.kernels.words import half_of
 
 _SHIFTS = {"Q4_0": 4, "Q5_0": 3, "Q3_K": 5, "Q6_K": 2}
 _SUB_SCALED = ("Q2_K", "Q3_K", "Q6_K", "IQ2_XS", "IQ2_S", "IQ1_M")
@@ -51,6 +54,30 @@ def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, grid_ptr):
         return blocks.nibbles_of_iq4(words, 4 * B)
     elif FORMAT == "MXFP4" or FORMAT == "NVFP4":
         return blocks.nibbles_of_fp4(words, 4 * B)
+    elif FORMAT == "Q2_K":
+        return k.codes_q2_k(words, B)
+    elif FORMAT == "Q3_K":
+        return k.codes_q3_k(words, B)
+    elif FORMAT == "Q4_K":
+        return k.codes_q4_k(words, B)
+    elif FORMAT == "Q5_K":
+        return k.codes_q5_k(words, B)
+    elif FORMAT == "Q6_K":
+        return k.codes_q6_k(words, B)
+    elif FORMAT == "IQ2_XXS":
+        return grid.codes_iq2_xxs(words, B, grid_ptr)
+    elif FORMAT == "IQ2_XS":
+        return grid.codes_iq2_xs(words, B, grid_ptr)
+    elif FORMAT == "IQ2_S":
+        return grid.codes_iq2_s(words, B, grid_ptr)
+    elif FORMAT == "IQ3_XXS":
+        return grid.codes_iq3_xxs(words, B, grid_ptr)
+    elif FORMAT == "IQ3_S":
+        return grid.codes_iq3_s(words, B, grid_ptr)
+    elif FORMAT == "IQ1_S":
+        return grid.codes_iq1_s(words, B, grid_ptr)
+    elif FORMAT == "IQ1_M":
+        return grid.codes_iq1_m(words, B, grid_ptr)
 
 
 @triton.jit
@@ -74,3 +101,29 @@ def block_scales(FORMAT: tl.constexpr, words, B: tl.constexpr):
         return (blocks.scale_mxfp4(words, B),), (), ()
     elif FORMAT == "NVFP4":
         return (blocks.scale_nvfp4(words, 2 * B), blocks.scale_nvfp4(words, 2 * B + 1)), (), ()
+    elif FORMAT == "Q2_K":
+        return k.scales_q2_k(words, B)
+    elif FORMAT == "Q3_K":
+        return k.scales_q3_k(words, B)
+    elif FORMAT == "Q4_K":
+        return k.scales_q4_k(words, 32, B)
+    elif FORMAT == "Q5_K":
+        return k.scales_q4_k(words, 40, B)
+    elif FORMAT == "Q6_K":
+        return k.scales_q6_k(words, B)
+    elif FORMAT == "IQ2_XXS":
+        return (grid.scale_iq2_xxs(words, B),), (), ()
+    elif FORMAT == "IQ2_XS":
+        subs = grid.two_odd_scales(words[16 + B // 4], B % 4)
+        return (half_of(words[18], 0) * 0.125,), subs, ()
+    elif FORMAT == "IQ2_S":
+        subs = grid.two_odd_scales(words[18 + B // 4], B % 4)
+        return (half_of(words[20], 0) * 0.125,), subs, ()
+    elif FORMAT == "IQ3_XXS":
+        return (grid.scale_iq3_xxs(words, B),), (), ()
+    elif FORMAT == "IQ3_S":
+        return (grid.scale_iq3_s(words, B),), (), ()
+    elif FORMAT == "IQ1_S":
+        return (grid.scale_iq1_s(words, B),), (), ()
+    elif FORMAT == "IQ1_M":
+        return grid.scales_iq1_m(words, B)

@@ -2,7 +2,7 @@
 
 ``words`` are a group's words in the order of the planes of ``gpu.packing_fields``; B is the number
 of a block of 32 in the group. Codes are eight words of four signed bytes, multiplied by 2^SHIFT of
-``unpack.traits``: an offset of half the range is then the top bit, turned over.
+``unpack.traits``: their sign bit is then the top bit of a byte.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def codes_q4_0(words, B: tl.constexpr):
     """Codes - 8, times 16."""
     codes = ()
     for p in tl.static_range(4):
-        codes = codes + (((words[4 * B + p] << 4) & -0x0F0F0F10) ^ -0x7F7F7F80,)
+        codes = codes + ((words[4 * B + p] << 4) & -0x0F0F0F10,)
     for p in tl.static_range(4):
-        codes = codes + ((words[4 * B + p] & -0x0F0F0F10) ^ -0x7F7F7F80,)
+        codes = codes + (words[4 * B + p] & -0x0F0F0F10,)
     return codes
 
 
@@ -70,7 +70,7 @@ def codes_q5_0(words, B: tl.constexpr):
             low = (words[4 * B + k] << 3) & 0x78787878
         else:
             low = (words[4 * B + k - 4] >> 1) & 0x78787878
-        codes = codes + (low | ((fifth << (7 - k)) & -0x7F7F7F80 ^ -0x7F7F7F80),)
+        codes = codes + (low | ((fifth << (7 - k)) & -0x7F7F7F80),)
     return codes
 
 

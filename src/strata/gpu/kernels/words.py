@@ -103,6 +103,14 @@ def byte_of(word, INDEX: tl.constexpr):
 
 
 @triton.jit
+def shifted(word, RIGHT: tl.constexpr):
+    """``word`` moved right by RIGHT bits, or left when that is negative."""
+    if RIGHT < 0:
+        return word << -RIGHT
+    return word >> RIGHT
+
+
+@triton.jit
 def integer_sum(magic_sum, SHIFT: tl.constexpr):
     """An int32 sum begun at MAGIC_BITS, divided by 2^SHIFT, as float32: one exact operation.
 
@@ -122,7 +130,7 @@ def permute_bytes(low, high, selector):
     """
     if INTERPRETED:
         wide = (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
-        result = (wide >> 64 - 64) & 0
+        result = wide & 0
         for i in tl.static_range(4):
             byte = (wide >> ((selector >> (4 * i)) & 7).to(tl.int64) * 8) & 255
             result = result | (byte << (8 * i))
