@@ -1,0 +1,105 @@
+"""Matrices of plain types times a few rows of float32: routers and small projections.
+
+The order is that of docs/numerics.md, "F32, F16, BF16 weights": four sums by k modulo 4, k
+ascending, joined as (p0 + p1) + (p2 + p3). A thread has one of a row's four sums, so a result's
+bits depend neither on the grid nor on the number of activation rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from strata.gpu.kernels.arith import INTERPRETED, LAUNCH
+from strata.gpu.kernels.words import half_of, load_words
+
+if TYPE_CHECKING:
+    from strata.gpu.float_matrix import FloatMatrix
+
+_STREAM = tl.constexpr("ld.global.L1::no_allocate.L2::128B")
+# Loads of sixteen bytes a thread keeps in flight.
+_MOST_AHEAD = 8
+# Calls of an interpreted program cost the same whatever its width.
+_INTERPRETED_PANELS = 64
+
+
+@triton.jit
+def _value(word, INDEX: tl.constexpr, FORMAT: tl.constexpr):
+    """Weight INDEX of a loaded word as float32."""
+    if FORMAT == "F32":
+        return word.to(tl.float32, bitcast=True)
+    if FORMAT == "F16":
+        return half_of(word, INDEX)
+    if INDEX == 0:
+        return (word << 16).to(tl.float32, bitcast=True)
+    return (word & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _load_ahead(base, first, AHEAD: tl.constexpr):
+    """Words of AHEAD loads from number ``first`` on."""
+    words = ()
+    for i in tl.static_range(AHEAD):
+        words = words + load_words(base + (first + i).to(tl.int64) * 512, 4, _STREAM)
+    return words
+
+
+@triton.jit
+def _float_kernel(
+    panels_ptr, num_panels, x_ptr, x_stride, out_ptr, num_rows, out_stride, FORMAT: tl.constexpr,
+    INNER: tl.constexpr, LOADS: tl.constexpr, AHEAD: tl.constexpr, VALUES: tl.constexpr,
+    N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    thread = tl.arange(0, TILE * 32)
+    part = thread % 4
+    panel = tl.minimum(tl.program_id(0) * TILE + thread // 32, num_panels - 1)
+    base = panels_ptr + panel.to(tl.int64) * (LOADS * 512) + thread % 32 * 16
+    sums = ()
+    for _ in tl.static_range(N):
+        sums = sums + (tl.zeros((TILE * 32,), tl.float32),)
+    words = _load_ahead(base, tl.program_id(0) * 0, AHEAD)
+    for first in range(0, LOADS, AHEAD):
+        following = _load_ahead(base, tl.minimum(first + AHEAD, LOADS - AHEAD), AHEAD)
+        for i in tl.static_range(AHEAD * VALUES):
+            weight = _value(words[i * 4 // VALUES], i % (VALUES // 4), FORMAT)
+            k = (first * VALUES + i) * 4 + part
+            added = ()
+            for n in tl.static_range(N):
+                if INNER % (4 * VALUES) == 0:
+                    x = tl.load(x_ptr + n * x_stride + k)
+                else:
+                    x = tl.load(x_ptr + n * x_stride + k, mask=k < INNER, other=0.0)
+                added = added + (sums[n] + weight * x,)
+            sums = added
+        words = following
+    row = tl.program_id(0) * (TILE * 8) + tl.arange(0, TILE * 8)
+    for n in tl.static_range(N):
+        even, odd = tl.split(tl.reshape(sums[n], (TILE * 8, 2, 2)))
+        low, high = tl.split(even + odd)
+        tl.store(out_ptr + n * out_stride + row, low + high, mask=row < num_rows)
+
+
+def float_product(weights: FloatMatrix, x: Tensor, out: Tensor) -> None:
+    """out[n] = weights x[n] for every row of ``x``; a row's bits do not depend on the others.
+
+    Args:
+        weights: a matrix of ``inner`` columns.
+        x: [N, inner] float32, N from 1 to 8, rows of any stride.
+        out: [N, num_rows] float32, rows of any stride.
+    """
+    size = 4 if weights.format_name == "F32" else 2
+    loads = weights.panels.shape[1] // 512
+    ahead = _MOST_AHEAD
+    while loads % ahead:
+        ahead //= 2
+    tile = 1
+    if INTERPRETED:
+        tile = min(_INTERPRETED_PANELS, triton.next_power_of_2(weights.num_panels))
+    _float_kernel[(triton.cdiv(weights.num_panels, tile),)](
+        weights.panels, weights.num_panels, x, x.stride(0), out, weights.num_rows, out.stride(0),
+        FORMAT=weights.format_name, INNER=weights.inner, LOADS=loads, AHEAD=ahead,
+        VALUES=16 // size, N=len(x), TILE=tile, num_warps=tile if tile <= 4 else 4, **LAUNCH,
+    )  # fmt: skip
