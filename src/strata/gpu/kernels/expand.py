@@ -1,0 +1,270 @@
+"""Packed weights as plain int8 codes and float32 factors: what the products of a prompt read.
+
+A chunk of thousands of rows uses every weight hundreds of times, so a layer's matrices are taken
+apart once into a scratch tensor, and one product kernel serves all formats. Owns the layout
+(``Expanded``) and the folding of integer scales per 16 weights into the codes, so that the integer
+sum of a block (docs/numerics.md, "Terms of a weight row") is one sum over 32, or two of them:
+
+    SINGLE  code times integer scale fits a byte (all formats without such a scale; Q2_K; Q3_K with
+            both signs turned, since 32 * 4 does not fit and -32 * 4 does)
+    WIDE    it does not: v = 256 high + low, two planes (Q6_K, IQ2_XS, IQ2_S, IQ1_M)
+    SPLIT   two float scales a block (NVFP4): a plane for each 16 weights, zero elsewhere
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from strata.gpu.kernels import arith
+from strata.gpu.kernels.arith import signed_byte
+from strata.gpu.kernels.group import load_group
+from strata.gpu.kernels.lattices import lattice
+from strata.gpu.kernels.product import shape_of
+from strata.gpu.kernels.unpack import block_codes, block_scales, traits
+from strata.gpu.packing import PANEL_ROWS, PackedMatrix
+
+SINGLE, WIDE, SPLIT = 0, 1, 2
+_SINGLE, _WIDE, _SPLIT = tl.constexpr(SINGLE), tl.constexpr(WIDE), tl.constexpr(SPLIT)
+_FOLDS = {"Q2_K": 1, "Q3_K": -1}  # sign of codes whose integer scale is folded into one plane
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """M matrices of R rows and B blocks of 32 weights a row.
+
+    Attributes:
+        kind: SINGLE, WIDE or SPLIT.
+        codes: [M, planes, B, R, 32] int8; planes is 1 (SINGLE) or 2.
+        scales: [M, terms, B, R] float32, W; terms is 1, in SPLIT 2.
+        minima: [M, minima, B, R] float32, Wm; minima is 0, 1 or 2 (one for each 16 weights).
+    """
+
+    kind: int
+    codes: Tensor
+    scales: Tensor
+    minima: Tensor
+
+    @property
+    def num_matrices(self) -> int:
+        """M."""
+        return len(self.codes)
+
+    @property
+    def num_rows(self) -> int:
+        """R, of one matrix."""
+        return self.codes.shape[3]
+
+    @property
+    def inner(self) -> int:
+        """Weights in a row."""
+        return 32 * self.codes.shape[2]
+
+    @property
+    def num_minima(self) -> int:
+        """Minima of a block."""
+        return self.minima.shape[1]
+
+
+def kind_of(format_name: str) -> int:
+    """SINGLE, WIDE or SPLIT."""
+    _, num_scales, has_sub, _, _ = traits(format_name)
+    if num_scales == 2:
+        return SPLIT
+    return WIDE if has_sub and format_name not in _FOLDS else SINGLE
+
+
+def _shapes(
+    format_name: str, num_matrices: int, num_rows: int, inner: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Shapes of codes, scales and minima."""
+    kind, blocks = kind_of(format_name), inner // 32
+    planes, terms = (1 if kind == SINGLE else 2), (2 if kind == SPLIT else 1)
+    tail = (blocks, num_rows)
+    return (
+        (num_matrices, planes, *tail, 32),
+        (num_matrices, terms, *tail),
+        (num_matrices, traits(format_name)[3], *tail),
+    )
+
+
+def expanded_bytes(format_name: str, num_matrices: int, num_rows: int, inner: int) -> int:
+    """Bytes of scratch that ``expanded_in`` needs."""
+    codes, scales, minima = _shapes(format_name, num_matrices, num_rows, inner)
+    return math.prod(codes) + 4 * (math.prod(scales) + math.prod(minima))
+
+
+def expanded_in(
+    scratch: Tensor, format_name: str, num_matrices: int, num_rows: int, inner: int
+) -> Expanded:
+    """An ``Expanded`` of these sizes whose fields lie in ``scratch``, flat uint8, 16-byte aligned."""
+    parts, start = [], 0
+    dtypes = (torch.int8, torch.float32, torch.float32)
+    shapes = _shapes(format_name, num_matrices, num_rows, inner)
+    for shape, dtype in zip(shapes, dtypes, strict=True):
+        size = math.prod(shape) * dtype.itemsize
+        parts.append(scratch[start : start + size].view(dtype).view(shape))
+        start += size
+    return Expanded(kind_of(format_name), *parts)
+
+
+@triton.jit
+def _settled(words, SHIFT: tl.constexpr, OFFSET: tl.constexpr):
+    """Words of four codes without the factor 2^SHIFT, plus OFFSET (0 or -1, for codes 0..127)."""
+    if SHIFT > 0:
+        sign: tl.constexpr = (128 >> SHIFT) * 0x01010101
+        low: tl.constexpr = (255 >> SHIFT) * 0x01010101
+        words = (words >> SHIFT) & low
+        # Copies a byte's sign bit to all bits above it; the product stays inside the byte.
+        words = words | ((words & sign) * ((2 << SHIFT) - 2))
+    if OFFSET == -1:
+        words = (words + 0x7F7F7F7F) ^ -0x7F7F7F80
+    return words
+
+
+@triton.jit
+def _scaled(words, scale):
+    """(high, low) words of 256 high + low = scale times each signed code of ``words``."""
+    high = words & 0
+    low = words & 0
+    for i in tl.static_range(4):
+        value = signed_byte(words, i) * scale
+        low = low | ((value & 255) << (8 * i))
+        high = high | ((((value + 128) >> 8) & 255) << (8 * i))
+    return high, low
+
+
+@triton.jit
+def _planes_of_block(codes, subs, TRAITS: tl.constexpr, KIND: tl.constexpr, FOLD: tl.constexpr):
+    """One or two tuples of eight words: the planes of a block."""
+    first = ()
+    second = ()
+    for i in tl.static_range(8):
+        word = _settled(codes[i], TRAITS[0], TRAITS[4])
+        if KIND == _SPLIT:
+            first = first + (word if i < 4 else word & 0,)
+            second = second + (word & 0 if i < 4 else word,)
+        elif TRAITS[2] == 1:
+            scale = subs[i // 4] * FOLD
+            high, low = _scaled(word, scale)
+            if KIND == _WIDE:
+                first = first + (high,)
+                second = second + (low,)
+            else:
+                first = first + (low,)
+        else:
+            first = first + (word,)
+    return (first, second)
+
+
+@triton.jit
+def _joined(words):
+    """[threads, 2, 2, 2] of eight words, in order."""
+    even = tl.join(tl.join(words[0], words[4]), tl.join(words[2], words[6]))
+    odd = tl.join(tl.join(words[1], words[5]), tl.join(words[3], words[7]))
+    return tl.join(even, odd)
+
+
+@triton.jit
+def _store_words(ptr, at, words, mask):
+    """Eight words to ``ptr + at``, in words."""
+    i = tl.arange(0, 2)
+    offs = i[:, None, None] * 4 + i[None, :, None] * 2 + i[None, None, :]
+    place = at[:, None, None, None] + offs[None, :, :, :]
+    tl.store(ptr + place, _joined(words), mask=mask[:, None, None, None])
+
+
+@triton.jit
+def _expand_kernel(
+    panels_ptr,
+    slots_ptr,
+    num_panels,
+    grid_ptr,
+    codes_ptr,
+    scales_ptr,
+    minima_ptr,
+    FORMAT: tl.constexpr,
+    TRAITS: tl.constexpr,
+    PLANES: tl.constexpr,
+    NUM_PLANES: tl.constexpr,
+    PANEL_BYTES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    IS_SHORT: tl.constexpr,
+    KIND: tl.constexpr,
+    FOLD: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    HAS_SLOTS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    thread = tl.arange(0, TILE * 8)
+    row_in_panel = thread % 8
+    panel = tl.program_id(0) * TILE + thread // 8
+    group = tl.program_id(1)
+    panels_each: tl.constexpr = (ROWS + 7) // 8
+    is_panel = panel < num_panels
+    panel = tl.minimum(panel, num_panels - 1)
+    matrix = (panel // panels_each).to(tl.int64)
+    row = panel % panels_each * 8 + row_in_panel
+    mask = is_panel & (row < ROWS)
+    source = panel.to(tl.int64)
+    if HAS_SLOTS:
+        slot = tl.load(slots_ptr + matrix)
+        mask = mask & (slot >= 0)
+        source = tl.maximum(slot, 0).to(tl.int64) * panels_each + panel % panels_each
+    base = panels_ptr + source * PANEL_BYTES
+    words = load_group(base, row_in_panel, group + thread * 0, PLANES, NUM_PLANES, IS_SHORT)
+    num_code_planes: tl.constexpr = 1 if KIND == _SINGLE else 2
+    num_terms: tl.constexpr = 2 if KIND == _SPLIT else 1
+    for b in tl.static_range(8):
+        block = group * 8 + b
+        is_stored = mask & (block < BLOCKS)
+        codes = block_codes(FORMAT, words, b, grid_ptr)
+        scales, subs, minima = block_scales(FORMAT, words, b)
+        planes = _planes_of_block(codes, subs, TRAITS, KIND, FOLD)
+        for p in tl.static_range(num_code_planes):
+            at = ((matrix * num_code_planes + p) * BLOCKS + block) * ROWS + row
+            _store_words(codes_ptr, at * 8, planes[p], is_stored)
+        for t in tl.static_range(num_terms):
+            at = ((matrix * num_terms + t) * BLOCKS + block) * ROWS + row
+            tl.store(scales_ptr + at, scales[t] * FOLD, mask=is_stored)
+        for t in tl.static_range(TRAITS[3]):
+            at = ((matrix * TRAITS[3] + t) * BLOCKS + block) * ROWS + row
+            tl.store(minima_ptr + at, minima[t], mask=is_stored)
+
+
+def expand(weights: PackedMatrix, out: Expanded, slots: Tensor | None = None) -> None:
+    """Codes and factors of packed matrices laid end to end.
+
+    Args:
+        weights: panels of matrices of ``out.num_rows`` rows each, every one in panels of its own.
+        out: as many matrices of the same inner size, of ``kind_of`` the format.
+        slots: [M] int32, which matrix of ``weights`` is the i-th of ``out``; below zero: none, its
+            place in ``out`` stays as it is. None for 0, 1, 2 ...
+    """
+    num_panels = out.num_matrices * -(-out.num_rows // PANEL_ROWS)
+    shape = shape_of(weights.format_name, weights.inner)
+    tile = 16
+    _expand_kernel[(triton.cdiv(num_panels, tile), shape["GROUPS"])](
+        weights.panels,
+        out.scales if slots is None else slots,
+        num_panels,
+        lattice(weights.format_name, weights.panels.device),
+        out.codes.view(torch.int32),
+        out.scales,
+        out.minima,
+        **shape,
+        KIND=out.kind,
+        FOLD=_FOLDS.get(weights.format_name, 1),
+        BLOCKS=weights.inner // 32,
+        ROWS=out.num_rows,
+        HAS_SLOTS=slots is not None,
+        TILE=tile,
+        num_warps=4,
+        **arith.LAUNCH,
+    )
