@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels.arith import LAUNCH
+from strata.gpu.kernels.ordering import take_largest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,25 +134,6 @@ def select_blocks(
 
 
 @triton.jit
-def nth_largest(keys, num_keys, wanted):
-    """The largest t with at least ``wanted`` of ``keys`` >= t, or one that exactly so many reach.
-
-    keys: int32, at least 0 where they count, -1 elsewhere; num_keys of them count.
-    """
-    threshold = tl.min(keys * 0)
-    count = threshold + num_keys
-    bit = 30
-    while (bit >= 0) & (count != wanted):
-        candidate = threshold | (1 << bit)
-        reaching = tl.sum((keys >= candidate).to(tl.int32))
-        is_reached = reaching >= wanted
-        threshold = tl.where(is_reached, candidate, threshold)
-        count = tl.where(is_reached, reaching, count)
-        bit -= 1
-    return threshold
-
-
-@triton.jit
 def _select_kernel(
     scores_ptr, bits_ptr, ids_ptr, chosen_ptr, position_ptr, score_stride, candidate_stride,
     budget_blocks, BLOCK: tl.constexpr, TILE: tl.constexpr, SOURCE_TILE: tl.constexpr,
@@ -175,13 +157,7 @@ def _select_kernel(
         keys = tl.load(bits_ptr + row * candidate_stride + offs, mask=offs < num_keys, other=0)
     keys = tl.where(offs < num_keys, keys, -1)
     wanted = tl.minimum(num_keys, budget_blocks)
-    threshold = nth_largest(keys, num_keys, wanted)
-    is_above = keys > threshold
-    is_equal = keys == threshold
-    equals_wanted = wanted - tl.sum(is_above.to(tl.int32))
-    equals_before = tl.cumsum(is_equal.to(tl.int32))
-    is_taken = is_above | (is_equal & (equals_before <= equals_wanted))
-    place = tl.cumsum(is_taken.to(tl.int32)) - 1
+    is_taken, place = take_largest(keys, offs < num_keys, wanted, 0, 30)
     if IS_FIRST:
         ids = tile * TILE + offs
     else:
