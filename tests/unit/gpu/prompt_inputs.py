@@ -29,9 +29,7 @@ def pack_experts(name: str, raw: np.ndarray, inner: int, device: str) -> PackedM
     return PackedMatrix(name, 8 * len(panels), inner, panels)
 
 
-def expanded_room(
-    name: str, num_matrices: int, num_rows: int, inner: int, device: str
-) -> Expanded:
+def expanded_room(name: str, num_matrices: int, num_rows: int, inner: int, device: str) -> Expanded:
     """Room for expanded matrices, every byte 0xFF: a NaN, or -1."""
     size = expanded_bytes(name, num_matrices, num_rows, inner)
     scratch = torch.full((size,), 255, dtype=torch.uint8, device=device)
