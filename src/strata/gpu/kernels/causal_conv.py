@@ -22,7 +22,7 @@ def ring_rows(kernel: int, dilation: int = 1) -> int:
 @triton.jit
 def conv_silu(
     rows_ptr, ring_ptr, weight_ptr, channel, mask, row, position, num_channels,
-    DILATION: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr,
+    DILATION: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr, ROW_STRIDE: tl.constexpr = 0,
 ):  # fmt: skip
     """silu(sum over taps of weight[tap, channel] * input[row - (KERNEL - 1 - tap) * DILATION]).
 
@@ -35,13 +35,15 @@ def conv_silu(
         row: numbers of rows in the window.
         position: int64 position of the window's row 0.
         num_channels: width of a row.
+        ROW_STRIDE: from one row of the window to the next; 0 is ``num_channels``.
     """
+    stride = ROW_STRIDE if ROW_STRIDE != 0 else num_channels
     y = tl.zeros(mask.shape, tl.float32)
     for tap in tl.static_range(KERNEL):
         source = row - (KERNEL - 1 - tap) * DILATION
         before = position + source
         # One of the two is zero everywhere; which one leaves no trace in the bits.
-        own = tl.load(rows_ptr + source * num_channels + channel, mask & (source >= 0), 0.0)
+        own = tl.load(rows_ptr + source * stride + channel, mask & (source >= 0), 0.0)
         slot = (before & (RING - 1)).to(tl.int32)
         is_past = (source < 0) & (before >= 0)
         past = tl.load(ring_ptr + slot * num_channels + channel, mask & is_past, 0.0)
@@ -51,8 +53,12 @@ def conv_silu(
 
 
 @triton.jit
-def keep_raw(rows_ptr, ring_ptr, channel, mask, row, position, num_channels, RING: tl.constexpr):
+def keep_raw(
+    rows_ptr, ring_ptr, channel, mask, row, position, num_channels, RING: tl.constexpr,
+    ROW_STRIDE: tl.constexpr = 0,
+):  # fmt: skip
     """Puts the rows' inputs into the ring; arguments as of ``conv_silu``."""
     slot = ((position + row) & (RING - 1)).to(tl.int32)
-    x = tl.load(rows_ptr + row * num_channels + channel, mask, 0.0)
+    stride = ROW_STRIDE if ROW_STRIDE != 0 else num_channels
+    x = tl.load(rows_ptr + row * stride + channel, mask, 0.0)
     tl.store(ring_ptr + slot * num_channels + channel, x, mask)

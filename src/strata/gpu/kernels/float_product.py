@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from strata.gpu.kernels.arith import INTERPRETED, LAUNCH
 from strata.gpu.kernels.words import half_of, load_words
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from strata.gpu.float_matrix import FloatMatrix
 
 _STREAM = tl.constexpr("ld.global.L1::no_allocate.L2::128B")

@@ -96,7 +96,8 @@ def gdn_window(
     0.16 MB. Grid: value heads (48), 8 warps: a head's memory lies in 64 registers a thread.
 
     Args:
-        qkv: [N, channels] float32 projections, N from 0 (only the pending rows) to 8.
+        qkv: [N, channels] float32 projections, N from 0 (only the pending rows) to 8. Rows of any
+            stride, here and in the next three.
         z: [N, Hv * Dv] float32.
         alpha: [N, Hv] float32.
         beta: [N, Hv] float32.
@@ -122,7 +123,8 @@ def gdn_window(
         KERNEL=kernel, RING=state.ring.shape[0], KEY_HEADS=key_heads, HEADS=heads, DK=key_dim,
         DV=value_dim, DK_TILE=triton.next_power_of_2(key_dim),
         DV_TILE=triton.next_power_of_2(value_dim), IS_SILU=is_silu_gate,
-        HAS_CODES=codes is not None, GROUPS=groups, num_warps=8, **LAUNCH,
+        HAS_CODES=codes is not None, GROUPS=groups, QKV=qkv.stride(0), Z=z.stride(0),
+        ALPHA=alpha.stride(0), BETA=beta.stride(0), num_warps=8, **LAUNCH,
     )  # fmt: skip
 
 
@@ -165,6 +167,7 @@ def _prepare_rows(
     rates_ptr, queries_ptr, position, num_rows, scale, head,
     KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, DV_TILE: tl.constexpr,
+    QKV: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr,
 ):  # fmt: skip
     """Everything of a head's rows that does not depend on its memory, into the rings."""
     key_head = head % KEY_HEADS
@@ -183,23 +186,29 @@ def _prepare_rows(
     is_keeper = is_k & (head < KEY_HEADS)
     slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
 
-    q = conv_silu(qkv_ptr, ring_ptr, conv_ptr, q_at, is_k, row, position, channels, 1, KERNEL, RING)
-    keep_raw(qkv_ptr, ring_ptr, q_at, is_keeper, row, position, channels, RING)
+    q = conv_silu(
+        qkv_ptr, ring_ptr, conv_ptr, q_at, is_k, row, position, channels, 1, KERNEL, RING, QKV
+    )
+    keep_raw(qkv_ptr, ring_ptr, q_at, is_keeper, row, position, channels, RING, QKV)
     tl.store(queries_ptr + slot * DK + offs_k, _normed(q) * scale, is_k)
-    k = conv_silu(qkv_ptr, ring_ptr, conv_ptr, k_at, is_k, row, position, channels, 1, KERNEL, RING)
-    keep_raw(qkv_ptr, ring_ptr, k_at, is_keeper, row, position, channels, RING)
+    k = conv_silu(
+        qkv_ptr, ring_ptr, conv_ptr, k_at, is_k, row, position, channels, 1, KERNEL, RING, QKV
+    )
+    keep_raw(qkv_ptr, ring_ptr, k_at, is_keeper, row, position, channels, RING, QKV)
     tl.store(keys_ptr + slot * DK + offs_k, _normed(k), is_k)
-    v = conv_silu(qkv_ptr, ring_ptr, conv_ptr, v_at, is_v, row, position, channels, 1, KERNEL, RING)
-    keep_raw(qkv_ptr, ring_ptr, v_at, is_v, row, position, channels, RING)
+    v = conv_silu(
+        qkv_ptr, ring_ptr, conv_ptr, v_at, is_v, row, position, channels, 1, KERNEL, RING, QKV
+    )
+    keep_raw(qkv_ptr, ring_ptr, v_at, is_v, row, position, channels, RING, QKV)
     tl.store(values_ptr + slot * DV + offs_v, v, is_v)
 
-    at = rows * HEADS + head
     is_row = rows < num_rows
-    alpha = tl.load(alpha_ptr + at, is_row, 0.0)
+    alpha = tl.load(alpha_ptr + rows * ALPHA + head, is_row, 0.0)
     decay = exp(tl.load(a_ptr + head) * softplus(alpha + tl.load(dt_ptr + head)))
     slot = ((position + rows) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
+    beta = tl.load(beta_ptr + rows * BETA + head, is_row, 0.0)
     tl.store(rates_ptr + 2 * slot, decay, is_row)
-    tl.store(rates_ptr + 2 * slot + 1, sigmoid(tl.load(beta_ptr + at, is_row, 0.0)), is_row)
+    tl.store(rates_ptr + 2 * slot + 1, sigmoid(beta), is_row)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -209,7 +218,8 @@ def _window_kernel(
     codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, num_rows, scale, eps,
     KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, DV_TILE: tl.constexpr,
-    IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr, GROUPS: tl.constexpr,
+    IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr, GROUPS: tl.constexpr, QKV: tl.constexpr,
+    Z: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
     offs_k = tl.arange(0, DK_TILE)
@@ -225,7 +235,7 @@ def _window_kernel(
     _prepare_rows(
         qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr, keys_ptr, values_ptr,
         rates_ptr, queries_ptr, position, num_rows, scale, head,
-        KERNEL, RING, KEY_HEADS, HEADS, DK, DV, DK_TILE, DV_TILE,
+        KERNEL, RING, KEY_HEADS, HEADS, DK, DV, DK_TILE, DV_TILE, QKV, ALPHA, BETA,
     )  # fmt: skip
     tl.debug_barrier()
 
@@ -248,7 +258,7 @@ def _window_kernel(
             o = decay * read + tl.sum(q * k, axis=0) * delta
             at = row * HEADS + head
             inverse = div(1.0, tl.sqrt_rn(div(tl.sum(o * o, axis=0), DV) + eps))
-            gate = tl.load(z_ptr + at * DV + offs_v, mask=is_v, other=0.0)
+            gate = tl.load(z_ptr + row * Z + head * DV + offs_v, mask=is_v, other=0.0)
             gate = silu(gate) if IS_SILU else sigmoid(gate)
             o = o * inverse * gamma * gate
             tl.store(out_ptr + at * DV + offs_v, o, mask=is_v)

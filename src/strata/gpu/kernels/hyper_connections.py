@@ -62,7 +62,7 @@ def write_and_norm(
     Args:
         streams: [N, S, D] float32.
         block_output: [N, D] float32, or a mixture's parts; None to norm only.
-        inject: [N, S] float32 products of the read before; None to norm only.
+        inject: [N, S] float32 products of the read before, rows of any stride; None to norm only.
         gamma: [S * D] float32 of the read that follows.
         eps: of the norm.
         xn: [N, S * D] float32.
@@ -77,7 +77,8 @@ def write_and_norm(
         experts = (parts.outputs, parts.topk_weights, parts.shared, parts.shared_weight)
     *tail, groups = tail_args(codes, bad)
     _write_kernel[(num_streams, num_rows)](
-        streams, plain, *experts, inject, gamma, xn, *tail, eps,
+        streams, plain, *experts, inject, 0 if inject is None else inject.stride(0), gamma, xn,
+        *tail, eps,
         TOP_K=0 if parts is None else parts.outputs.shape[1], STREAMS=num_streams, D=width,
         D_TILE=max(32, triton.next_power_of_2(width)), HAS_CODES=codes is not None, GROUPS=groups,
         num_warps=8, **LAUNCH,
@@ -87,7 +88,8 @@ def write_and_norm(
 @triton.jit
 def _write_kernel(
     streams_ptr, plain_ptr, experts_ptr, weights_ptr, shared_ptr, shared_weight_ptr, inject_ptr,
-    gamma_ptr, xn_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, eps,
+    inject_stride, gamma_ptr, xn_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr,
+    bad_ptr, eps,
     TOP_K: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
     HAS_CODES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
@@ -109,7 +111,7 @@ def _write_kernel(
             total += tl.load(shared_weight_ptr + row) * y
         else:
             total = tl.load(plain_ptr + row * D + offs, mask=mask, other=0.0)
-        weight = 2.0 * sigmoid(div(tl.load(inject_ptr + row * STREAMS + stream), STREAMS))
+        weight = 2.0 * sigmoid(div(tl.load(inject_ptr + row * inject_stride + stream), STREAMS))
         x += weight * total
         tl.store(streams_ptr + at, x, mask=mask)
     inverse = div(1.0, tl.sqrt_rn(div(tl.sum(x * x, axis=0), D) + eps))
