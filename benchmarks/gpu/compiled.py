@@ -1,6 +1,7 @@
 """Machine code of the kernels, read without a card: registers, spills, loads, instructions.
 
-    python benchmarks/gpu/compiled.py [--only product] [--formats Q4_0,IQ3_S] [--rows 1,4] [--sass DIR]
+    python benchmarks/gpu/compiled.py [--only product] [--formats Q4_0,IQ3_S] [--rows 1,4]
+                                      [--sass DIR]
 
 Compiles for sm_90 at the geometry of the 256-expert model and prints a line for each kernel.
 "inst/w" is instructions of the whole kernel by the weights of one lane in one round of its loop.
@@ -76,7 +77,9 @@ def describe(label, compiled, weights, sass_dir):
             if re.match(f"(?:{pattern})(?:\\.|$)", op):
                 counts[kind] += 1
     widths = collections.Counter(
-        int(m[1]) if (m := re.search(r"\.(64|128)", op)) else 32 for op in ops if op.startswith("LDG")
+        int(m[1]) if (m := re.search(r"\.(64|128)", op)) else 32
+        for op in ops
+        if op.startswith("LDG")
     )
     registers = int(re.search(r"REG:(\d+)", usage)[1])
     stack = int(re.search(r"STACK:(\d+)", usage)[1])

@@ -12,7 +12,7 @@ hold nothing of it are left out. Rows past the end of a matrix are zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,7 +62,7 @@ class PackedMatrix:
         return len(self.panels)
 
 
-@lru_cache(maxsize=None)
+@cache
 def places_of(format_name: str, inner: int) -> tuple[PlanePlace, ...]:
     """The planes of a panel whose rows have ``inner`` weights."""
     groups, rest = divmod(inner // 32, BLOCKS)
@@ -171,4 +171,5 @@ def _bits(field: Tensor) -> Tensor:
 def _bytes(bits: Tensor) -> Tensor:
     """[..., 8n] bits to [..., n] bytes."""
     weights = (1 << torch.arange(8, device=bits.device)).to(torch.uint8)
-    return (bits.unflatten(-1, (-1, 8)) * weights).sum(dim=-1, dtype=torch.uint8)
+    eights = bits.reshape(*bits.shape[:-1], -1, 8)
+    return torch.sum(eights * weights, dim=-1, dtype=torch.uint8)

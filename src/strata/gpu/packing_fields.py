@@ -2,8 +2,8 @@
 
 Owns the arrangement only; ``packing`` moves the bits. Every bit of a block lands in exactly one
 place, so nothing is widened. The top bit of codes with an offset of half their range is turned
-over, which makes them two's complement. A plane is what one row's group is loaded by: ``loads`` times
-``load_bytes`` bytes. Names of layouts of words, as the unpacking kernels use them:
+over, which makes them two's complement. A plane is what one row's group is loaded by: ``loads``
+times ``load_bytes`` bytes. Names of layouts of words, as the unpacking kernels use them:
 
     file          the bytes as the format has them
     weight order  nibble t of a block is weight t, so four neighbours make one byte selector
@@ -14,7 +14,7 @@ over, which makes them two's complement. A plane is what one row's group is load
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,7 +91,11 @@ def _nibble_blocks(
         halves = tuple(_plane(16, g.file(first, 2)) for first in scales)
         if high is None:
             return (_plane(16, g.file(nibbles, 16), flips), *halves)
-        return (_plane(16, g.file(nibbles, 16)), _plane(16, spread(g.file(high, 4)), flips), *halves)
+        return (
+            _plane(16, g.file(nibbles, 16)),
+            _plane(16, spread(g.file(high, 4)), flips),
+            *halves,
+        )
 
     return planes
 
@@ -121,7 +125,11 @@ def _signs_and_scale(words: Bits) -> Bits:
 
 def _iq2_xxs(g: _Group) -> tuple[Plane, ...]:
     pairs = g.file(2, 64).reshape(8, 2, 32)
-    return _plane(16, pairs[:, 0]), _plane(16, _signs_and_scale(pairs[:, 1])), _plane(2, g.file(0, 2))
+    return (
+        _plane(16, pairs[:, 0]),
+        _plane(16, _signs_and_scale(pairs[:, 1])),
+        _plane(2, g.file(0, 2)),
+    )
 
 
 def _iq2_xs(g: _Group) -> tuple[Plane, ...]:
@@ -188,7 +196,7 @@ BLOCK_FORMATS = tuple(_ARRANGEMENTS)
 """Quantised formats that can be packed."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def planes_of(format_name: str) -> tuple[Plane, ...]:
     """The planes of a format, in the order a panel holds them.
 

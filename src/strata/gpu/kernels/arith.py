@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from strata.gpu.kernels import interpreted
 from strata.reference import expert_numerics as numerics
 
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
@@ -87,14 +88,14 @@ def signed_byte(words, index: tl.constexpr):
     return (words << (24 - 8 * index)) >> 24
 
 
-@triton.jit
-def dot4(a, b, acc):
-    """acc + sum of products of the four signed bytes of a and b; all int32."""
-    if INTERPRETED:
-        for index in tl.static_range(4):
-            acc = acc + signed_byte(a, index) * signed_byte(b, index)
-    else:
-        acc = tl.inline_asm_elementwise(
+if INTERPRETED:
+    dot4 = interpreted.dp4a
+else:
+
+    @triton.jit
+    def dot4(a, b, acc):
+        """acc + sum of products of the four signed bytes of a and b; all int32."""
+        return tl.inline_asm_elementwise(
             "dp4a.s32.s32 $0, $1, $2, $3;",
             "=r,r,r,r",
             [a, b, acc],
@@ -102,4 +103,3 @@ def dot4(a, b, acc):
             is_pure=True,
             pack=1,
         )
-    return acc

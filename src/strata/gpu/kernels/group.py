@@ -19,7 +19,9 @@ _CACHED = tl.constexpr("ld.global")
 
 
 @triton.jit
-def load_group(base, row, group, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, IS_SHORT: tl.constexpr):
+def load_group(
+    base, row, group, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, IS_SHORT: tl.constexpr
+):
     """All words of a group, planes one after another."""
     words = ()
     for p in tl.static_range(NUM_PLANES):
@@ -62,7 +64,7 @@ def _block_term(
     B: tl.constexpr,
     TRAITS: tl.constexpr,
 ):
-    """``total`` plus the terms of block B: ``a`` is the activation scale, ``sums`` what is needed."""
+    """``total`` plus the terms of block B; ``a`` and ``sums`` are those of ``_four_blocks``."""
     scales, subs, minima = weights
     zero = codes[0] & 0
     if TRAITS[2] == 1:
@@ -88,7 +90,9 @@ def _block_term(
 
 
 @triton.jit
-def _four_blocks(x, n: tl.constexpr, group, GROUPS: tl.constexpr, HALF: tl.constexpr, TRAITS: tl.constexpr):
+def _four_blocks(
+    x, n: tl.constexpr, group, GROUPS: tl.constexpr, HALF: tl.constexpr, TRAITS: tl.constexpr
+):
     """Words of the scales of four blocks of activation row n, and of the sums the format needs."""
     codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr = x
     at = (n * GROUPS + group) * 8 + 4 * HALF

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ _GRID_OF = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def lattice(format_name: str, device: torch.device) -> Tensor:
     """[entries, words] int32: the points of a format's lattice, four signed bytes a word.
 

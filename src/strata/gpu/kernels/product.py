@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from strata.gpu.kernels import arith
 from strata.gpu.kernels.group import group_sums, load_group
@@ -20,6 +19,8 @@ from strata.gpu.kernels.unpack import traits
 from strata.gpu.packing import PackedMatrix, panel_bytes, places_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from strata.gpu.kernels.quantize import Codes
 
 MAX_ROWS = 8
@@ -43,7 +44,10 @@ def matrix_sums(
     SLOTS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """N tensors [TILE, SLOTS, 8], alike in every slot: rows of TILE panels times N rows of activations."""
+    """Rows of TILE panels times N rows of activations: N tensors [TILE, SLOTS, 8].
+
+    Every slot holds the same.
+    """
     thread = tl.arange(0, TILE * SLOTS * 8)
     row = thread % 8
     slot = thread // 8 % SLOTS

@@ -76,7 +76,8 @@ def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, grid_ptr):
         return grid.codes_iq3_s(words, B, grid_ptr)
     elif FORMAT == "IQ1_S":
         return grid.codes_iq1_s(words, B, grid_ptr)
-    elif FORMAT == "IQ1_M":
+    else:
+        tl.static_assert(FORMAT == "IQ1_M")
         return grid.codes_iq1_m(words, B, grid_ptr)
 
 
@@ -125,5 +126,6 @@ def block_scales(FORMAT: tl.constexpr, words, B: tl.constexpr):
         return (grid.scale_iq3_s(words, B),), (), ()
     elif FORMAT == "IQ1_S":
         return (grid.scale_iq1_s(words, B),), (), ()
-    elif FORMAT == "IQ1_M":
+    else:
+        tl.static_assert(FORMAT == "IQ1_M")
         return grid.scales_iq1_m(words, B)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from strata.formats.grids import E2M1_DOUBLED, IQ4_NL_LEVELS
-from strata.gpu.kernels.words import byte_of, half_of, look_up
+from strata.gpu.kernels.words import byte_of, half_of, look_up, shifted
 
 _IQ4 = [tl.constexpr(int(v)) for v in np.array(IQ4_NL_LEVELS, np.int8).view(np.int32)]
 _FP4 = [tl.constexpr(int(v)) for v in np.array(E2M1_DOUBLED, np.int8).view(np.int32)]
@@ -66,10 +66,7 @@ def codes_q5_0(words, B: tl.constexpr):
     codes = ()
     fifth = words[32 + B]
     for k in tl.static_range(8):
-        if k < 4:
-            low = (words[4 * B + k] << 3) & 0x78787878
-        else:
-            low = (words[4 * B + k - 4] >> 1) & 0x78787878
+        low = shifted(words[4 * B + k % 4], k // 4 * 4 - 3) & 0x78787878
         codes = codes + (low | ((fifth << (7 - k)) & -0x7F7F7F80),)
     return codes
 
@@ -81,11 +78,7 @@ def codes_q5_1(words, B: tl.constexpr):
     fifth = words[32 + B]
     nibbles = nibbles_in_file_order(words, 4 * B)
     for k in tl.static_range(8):
-        if k < 4:
-            bit = (fifth << (4 - k)) & 0x10101010
-        else:
-            bit = (fifth >> (k - 4)) & 0x10101010
-        codes = codes + (nibbles[k] | bit,)
+        codes = codes + (nibbles[k] | (shifted(fifth, k - 4) & 0x10101010),)
     return codes
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from strata.gpu.kernels import interpreted
 from strata.gpu.kernels.arith import INTERPRETED
 
 # Weights are read once: they must not push activations and tables out of the first cache.
@@ -122,20 +123,16 @@ def integer_sum(magic_sum, SHIFT: tl.constexpr):
     return tl.fma(value, 0.5**SHIFT, -_MAGIC * 0.5**SHIFT)
 
 
-@triton.jit
-def permute_bytes(low, high, selector):
-    """Byte i of the result is byte (nibble i of selector) of the eight bytes high:low.
+if INTERPRETED:
+    permute_bytes = interpreted.prmt
+else:
 
-    Bit 3 of a selector's nibble must be zero; only the low 16 bits of it are used.
-    """
-    if INTERPRETED:
-        wide = (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
-        result = wide & 0
-        for i in tl.static_range(4):
-            byte = (wide >> ((selector >> (4 * i)) & 7).to(tl.int64) * 8) & 255
-            result = result | (byte << (8 * i))
-        return result.to(tl.int32)
-    else:
+    @triton.jit
+    def permute_bytes(low, high, selector):
+        """Byte i of the result is byte (nibble i of selector) of the eight bytes high:low.
+
+        Bit 3 of a nibble must be zero; only the low 16 bits of the selector are used.
+        """
         return tl.inline_asm_elementwise(
             "prmt.b32 $0, $1, $2, $3;",
             "=r,r,r,r",

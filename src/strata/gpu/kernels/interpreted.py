@@ -1,0 +1,50 @@
+"""Single PTX instructions in numpy, for kernels that run in Triton's interpreter.
+
+A compiled kernel never reaches these: the branch is decided by ``arith.INTERPRETED``. Written apart
+from the kernels' use of the instructions, after the description in NVIDIA's PTX manual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def _words(*operands: Any) -> list[NDArray[np.int32]]:
+    arrays = np.broadcast_arrays(*(np.asarray(x.handle.data, np.int32) for x in operands))
+    return [np.ascontiguousarray(x) for x in arrays]
+
+
+def _tensor(like: Any, data: NDArray[np.int32]) -> Any:
+    return tl.core.tensor(TensorHandle(data.astype(np.int32), tl.int32), like.type)
+
+
+def dp4a(a: Any, b: Any, acc: Any) -> Any:
+    """acc + sum of the products of four signed bytes: ``dp4a.s32.s32``."""
+    a_words, b_words, sums = _words(a, b, acc)
+    shape = (*a_words.shape, 4)
+    products = a_words.view(np.int8).reshape(shape).astype(np.int32) * b_words.view(
+        np.int8
+    ).reshape(shape)
+    return _tensor(a, sums + products.sum(axis=-1, dtype=np.int32))
+
+
+def prmt(low: Any, high: Any, selector: Any) -> Any:
+    """Four bytes picked from the eight of high:low by nibbles of the selector: ``prmt.b32``.
+
+    Bit 3 of a nibble copies the sign of the byte picked.
+    """
+    low_words, high_words, select = _words(low, high, selector)
+    shape = (*low_words.shape, 4)
+    source = [x.view(np.uint8).reshape(shape) for x in (low_words, high_words)]
+    nibbles = select[..., None] >> 4 * np.arange(4) & 15
+    picked = np.take_along_axis(np.concatenate(source, axis=-1), nibbles & 7, axis=-1)
+    copied = np.where(picked & 128, 255, 0)
+    result = np.where(nibbles & 8, copied, picked).astype(np.uint8)
+    return _tensor(low, np.ascontiguousarray(result).view(np.int32).reshape(low_words.shape))
