@@ -100,7 +100,9 @@ def store_codes(
     q = arith.rint(arith.div(x, divisor[:, None, None]))
     # A subnormal scale is so coarse that the quotient can pass 127.
     q = tl.minimum(tl.maximum(q, -127.0), 127.0)
-    q = tl.where(scale[:, None, None] == 0, 0.0, q).to(tl.int32)
+    # A NaN, which the flag tells of, has no integer.
+    is_zero = (scale == 0) | (is_bad != 0)
+    q = tl.where(is_zero[:, None, None], 0.0, q).to(tl.int32)
     half_sums = tl.sum(q, axis=2)
     sums = tl.sum(half_sums, axis=1)
     halves = tl.arange(0, 2)
