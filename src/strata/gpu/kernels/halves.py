@@ -1,0 +1,34 @@
+"""Float32 values as pairs of halves: high and low part, 22 bits together, for tensor cores.
+
+A product of pairs is three products of halves added up in float32; the one of both low parts would
+be below the last bit. Values must be brought to a range first, by powers of two, which is exact.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def split(x):
+    """High and low float16 part of x; |x| below 65504, and best above 1e-3."""
+    high = x.to(tl.float16)
+    return high, (x - high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def dot_pairs(a_hi, a_lo, b_hi, b_lo):
+    """a @ b in float32, smallest terms first."""
+    small = tl.dot(a_hi, b_lo)
+    small = tl.dot(a_lo, b_hi, small)
+    return tl.dot(a_hi, b_hi, small)
+
+
+@triton.jit
+def power_scale(largest):
+    """Power of two that brings ``largest`` (at least 0) to 256 .. 512, and its inverse."""
+    exponent = (largest.to(tl.int32, bitcast=True) >> 23) & 255
+    exponent = tl.minimum(tl.maximum(exponent, 20), 240)
+    up = ((262 - exponent) << 23).to(tl.float32, bitcast=True)
+    return up, ((exponent - 8) << 23).to(tl.float32, bitcast=True)
