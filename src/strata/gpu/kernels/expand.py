@@ -102,7 +102,7 @@ def expanded_bytes(format_name: str, num_matrices: int, num_rows: int, inner: in
 def expanded_in(
     scratch: Tensor, format_name: str, num_matrices: int, num_rows: int, inner: int
 ) -> Expanded:
-    """An ``Expanded`` of these sizes whose fields lie in ``scratch``, flat uint8, 16-byte aligned."""
+    """An ``Expanded`` whose fields lie in ``scratch``, flat uint8 and 16-byte aligned."""
     parts, start = [], 0
     dtypes = (torch.int8, torch.float32, torch.float32)
     shapes = _shapes(format_name, num_matrices, num_rows, inner)
@@ -147,18 +147,18 @@ def _planes_of_block(codes, subs, TRAITS: tl.constexpr, KIND: tl.constexpr, FOLD
     for i in tl.static_range(8):
         word = _settled(codes[i], TRAITS[0], TRAITS[4])
         if KIND == _SPLIT:
-            first = first + (word if i < 4 else word & 0,)
-            second = second + (word & 0 if i < 4 else word,)
+            first += (word if i < 4 else word & 0,)
+            second += (word & 0 if i < 4 else word,)
         elif TRAITS[2] == 1:
             scale = subs[i // 4] * FOLD
             high, low = _scaled(word, scale)
             if KIND == _WIDE:
-                first = first + (high,)
-                second = second + (low,)
+                first += (high,)
+                second += (low,)
             else:
-                first = first + (low,)
+                first += (low,)
         else:
-            first = first + (word,)
+            first += (word,)
     return (first, second)
 
 
@@ -193,7 +193,6 @@ def _expand_kernel(
     PLANES: tl.constexpr,
     NUM_PLANES: tl.constexpr,
     PANEL_BYTES: tl.constexpr,
-    GROUPS: tl.constexpr,
     IS_SHORT: tl.constexpr,
     KIND: tl.constexpr,
     FOLD: tl.constexpr,
@@ -249,8 +248,9 @@ def expand(weights: PackedMatrix, out: Expanded, slots: Tensor | None = None) ->
     """
     num_panels = out.num_matrices * -(-out.num_rows // PANEL_ROWS)
     shape = shape_of(weights.format_name, weights.inner)
+    groups = shape.pop("GROUPS")
     tile = 16
-    _expand_kernel[(triton.cdiv(num_panels, tile), shape["GROUPS"])](
+    _expand_kernel[(triton.cdiv(num_panels, tile), groups)](
         weights.panels,
         out.scales if slots is None else slots,
         num_panels,

@@ -1,0 +1,256 @@
+"""Products of a prompt: rows sorted by expert times expanded weights, and dense matrices.
+
+Owns the launch: which program computes which tile, where its rows come from and where its results
+go. The arithmetic is ``prompt_tile``. Everything that depends on the routing is read on the device;
+the grid is as large as the worst routing needs, programs without a tile end at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+from strata.gpu.kernels import arith
+from strata.gpu.kernels.prompt_tile import tile_sums
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strata.gpu.kernels.expand import Expanded
+    from strata.gpu.kernels.expert_sort import ExpertPlan
+    from strata.gpu.kernels.prompt_codes import PromptCodes
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Shape of a tile; any choice gives the same bits.
+
+    Attributes:
+        tokens, subs: rows of a sub-tile, and how many a program has.
+        rows: weight rows of each of a program's two tiles.
+        step: blocks a round of the loop (1, 2, 4 or 8).
+        stages: rounds whose loads are under way.
+        warps: of a program.
+    """
+
+    tokens: int
+    subs: int
+    rows: int
+    step: int
+    stages: int
+    warps: int
+
+    @property
+    def tile_tokens(self) -> int:
+        """Rows of activations of a program."""
+        return self.tokens * self.subs
+
+
+EXPERT_TILING = Tiling(tokens=32, subs=2, rows=64, step=2, stages=3, warps=4)
+DENSE_TILING = Tiling(tokens=32, subs=4, rows=64, step=2, stages=3, warps=8)
+
+
+@triton.jit
+def matrix_at(
+    weights,
+    matrix,
+    KIND: tl.constexpr,
+    MINIMA: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Pointers of matrix number ``matrix`` of ``Expanded``."""
+    codes_ptr, scales_ptr, minima_ptr = weights
+    size = tl.cast(matrix, tl.int64) * (BLOCKS * ROWS)
+    planes: tl.constexpr = 1 if KIND == 0 else 2
+    terms: tl.constexpr = 2 if KIND == 2 else 1
+    return (
+        codes_ptr + size * (32 * planes),
+        scales_ptr + size * terms,
+        minima_ptr + size * MINIMA,
+    )
+
+
+@triton.jit
+def find_tile(
+    tile,
+    tiles_ptr,
+    offsets_ptr,
+    first_expert,
+    num_matrices,
+    num_tokens,
+    IS_GROUPED: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """(matrix, first position, end of positions) of a tile; matrix -1: nothing to do."""
+    if IS_GROUPED:
+        expert = tl.load(tiles_ptr + 2 * tile)
+        matrix = expert - first_expert
+        matrix = tl.where((expert >= 0) & (matrix < num_matrices), matrix, -1)
+        end = tl.load(offsets_ptr + tl.maximum(expert, 0) + 1)
+        return tl.maximum(matrix, -1), tl.load(tiles_ptr + 2 * tile + 1), end
+    return tile * 0, tile * SIZE, num_tokens
+
+
+@triton.jit
+def positions_of(
+    first,
+    end,
+    order_ptr,
+    BY_ORDER: tl.constexpr,
+    TOP_K: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SUBS: tl.constexpr,
+):
+    """SUBS tensors [TOKENS] int64: the row at each position, or its pair's row, pair // TOP_K."""
+    tokens = ()
+    for s in tl.static_range(SUBS):
+        at = tl.minimum(first + s * TOKENS + tl.arange(0, TOKENS), end - 1)
+        if BY_ORDER:
+            at = tl.load(order_ptr + at) // TOP_K
+        tokens += (at.to(tl.int64),)
+    return tokens
+
+
+@triton.jit
+def _grouped_kernel(
+    x_codes,
+    x_scales,
+    x_scaled,
+    x_halves,
+    w_codes,
+    w_scales,
+    w_minima,
+    order_ptr,
+    offsets_ptr,
+    tiles_ptr,
+    first_expert,
+    num_matrices,
+    num_tokens,
+    out_ptr,
+    out_stride,
+    KIND: tl.constexpr,
+    MINIMA: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    IS_GROUPED: tl.constexpr,
+    READ_TOP_K: tl.constexpr,
+    SCATTER: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SUBS: tl.constexpr,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    row_tiles: tl.constexpr = (ROWS + 2 * TILE - 1) // (2 * TILE)
+    pid = tl.program_id(0)
+    matrix, first, end = find_tile(
+        pid // row_tiles, tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens,
+        IS_GROUPED, TOKENS * SUBS,
+    )  # fmt: skip
+    if matrix < 0:
+        return
+    x = (x_codes, x_scales, x_scaled, x_halves)
+    weights = matrix_at((w_codes, w_scales, w_minima), matrix, KIND, MINIMA, BLOCKS, ROWS)
+    token = positions_of(first, end, order_ptr, READ_TOP_K > 0, READ_TOP_K, TOKENS, SUBS)
+    row = pid % row_tiles * (2 * TILE) + tl.arange(0, TILE)
+    totals = tile_sums(
+        x, token, weights, tl.minimum(row, ROWS - 1), weights, tl.minimum(row + TILE, ROWS - 1),
+        (KIND, KIND), (MINIMA, MINIMA), MINIMA, BLOCKS, (ROWS, ROWS),
+        STEP, STAGES, TOKENS, SUBS, TILE,
+    )  # fmt: skip
+    place = positions_of(first, end, order_ptr, SCATTER, 1, TOKENS, SUBS)
+    for h in tl.static_range(2):
+        for s in tl.static_range(SUBS):
+            is_token = first + s * TOKENS + tl.arange(0, TOKENS) < end
+            at = place[s][:, None] * out_stride + (row + h * TILE)[None, :]
+            mask = is_token[:, None] & (row + h * TILE < ROWS)[None, :]
+            tl.store(out_ptr + at, totals[h * SUBS + s], mask=mask)
+
+
+def grouped_product(
+    x: PromptCodes,
+    weights: Expanded,
+    plan: ExpertPlan,
+    num_pairs: int,
+    out: Tensor,
+    *,
+    read_top_k: int,
+    scatter: bool,
+    first_expert: int = 0,
+    tiling: Tiling = EXPERT_TILING,
+) -> None:
+    """Each sorted row times its expert's matrix.
+
+    Args:
+        x: rows in the order of positions, or of rows when ``read_top_k`` is K.
+        weights: experts ``first_expert`` and on; pairs of others are left alone.
+        plan: filled by ``sort_by_expert`` for these pairs, with ``tiling.tile_tokens``.
+        num_pairs: T * K.
+        out: [T * K, R] float32, rows of any stride.
+        read_top_k: K when pair p reads row p // K of ``x``; 0 when position i reads row i.
+        scatter: whether results go to rows of ``out`` by pair; else by position.
+        first_expert: the expert of matrix 0.
+        tiling: shape of a tile.
+    """
+    _launch(x, weights, plan.max_tiles(num_pairs), num_pairs, out, tiling, {
+        "order_ptr": plan.order, "offsets_ptr": plan.offsets, "tiles_ptr": plan.tiles,
+        "first_expert": first_expert, "num_matrices": weights.num_matrices,
+        "IS_GROUPED": True, "READ_TOP_K": read_top_k, "SCATTER": scatter,
+    })  # fmt: skip
+
+
+def prompt_product(
+    x: PromptCodes, weights: Expanded, out: Tensor, tiling: Tiling = DENSE_TILING
+) -> None:
+    """out[t] = weights x[t] for every row of ``x``.
+
+    Args:
+        x: codes of T rows.
+        weights: one matrix.
+        out: [T, R] float32, rows of any stride.
+        tiling: shape of a tile.
+    """
+    _launch(x, weights, triton.cdiv(x.num_rows, tiling.tile_tokens), x.num_rows, out, tiling, {
+        "order_ptr": None, "offsets_ptr": None, "tiles_ptr": None, "first_expert": 0,
+        "num_matrices": 1, "IS_GROUPED": False, "READ_TOP_K": 0, "SCATTER": False,
+    })  # fmt: skip
+
+
+def _launch(
+    x: PromptCodes,
+    weights: Expanded,
+    num_tiles: int,
+    num_tokens: int,
+    out: Tensor,
+    tiling: Tiling,
+    routing: dict[str, object],
+) -> None:
+    row_tiles = triton.cdiv(weights.num_rows, 2 * tiling.rows)
+    _grouped_kernel[(num_tiles * row_tiles,)](
+        x_codes=x.codes,
+        x_scales=x.scales,
+        x_scaled=x.scaled_sums,
+        x_halves=x.scaled_half_sums,
+        w_codes=weights.codes,
+        w_scales=weights.scales,
+        w_minima=weights.minima,
+        num_tokens=num_tokens,
+        out_ptr=out,
+        out_stride=out.stride(0),
+        KIND=weights.kind,
+        MINIMA=weights.num_minima,
+        BLOCKS=weights.inner // 32,
+        ROWS=weights.num_rows,
+        TOKENS=tiling.tokens,
+        SUBS=tiling.subs,
+        TILE=tiling.rows,
+        STEP=tiling.step,
+        STAGES=tiling.stages,
+        num_warps=tiling.warps,
+        **routing,
+        **arith.LAUNCH,
+    )
