@@ -107,12 +107,14 @@ def product_cases(formats, rows):
         for n in rows:
             shape = module.shape_of(name, 2560)
             shape["FORMAT"] = "=" + name
-            slots, tile, warps = module.tiling(1280, shape["GROUPS"])
+            _, options = module.tiling_options(None, 1280, shape["GROUPS"])
             arguments = {
                 **pointers, **shape, "num_panels": "i32", "num_rows": "i32", "out_stride": "i32",
-                "N": n, "SLOTS": slots, "TILE": tile,
+                "N": n, "SLOTS": options["SLOTS"], "TILE": options["TILE"],
             }  # fmt: skip
-            compiled = compile_kernel(module._product_kernel, arguments, {"num_warps": warps})
+            compiled = compile_kernel(
+                module._product_kernel, arguments, {"num_warps": options["num_warps"]}
+            )
             yield f"product {name} N={n}", compiled, 256  # a round of the loop
 
 

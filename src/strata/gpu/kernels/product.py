@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from strata.gpu.kernels.quantize import Codes
 
 MAX_ROWS = 8
+Tiling = tuple[int, int]
 
 
 @triton.jit
@@ -138,22 +139,31 @@ def shape_of(format_name: str, inner: int) -> dict[str, object]:
     }
 
 
-def tiling(num_panels: int, groups: int) -> tuple[int, int, int]:
-    """(SLOTS, TILE, warps) of a product; any choice gives the same bits."""
-    slots = 4
-    tile = 1 if num_panels * groups < 4096 else 2
-    return slots, tile, max(1, slots * tile * 8 // 32)
+def tiling_options(
+    tiling: Tiling | None, num_panels: int, num_groups: int
+) -> tuple[int, dict[str, int]]:
+    """TILE, and the options of a launch with a tiling; None chooses one."""
+    if tiling is not None:
+        slots, tile = tiling
+    elif arith.INTERPRETED:
+        slots, tile = 4, min(32, triton.next_power_of_2(num_panels))
+    else:
+        # One warp: four groups of eight rows. Of three groups, a fourth would only wait.
+        slots, tile = (2, 2) if num_groups <= 3 else (4, 1)
+    return tile, {"SLOTS": slots, "TILE": tile, "num_warps": max(1, slots * tile * 8 // 32)}
 
 
-def product(weights: PackedMatrix, x: Codes, out: Tensor) -> None:
+def product(weights: PackedMatrix, x: Codes, out: Tensor, tiling: Tiling | None = None) -> None:
     """out[n] = weights x[n] for every row of ``x``; a row's bits do not depend on the others.
 
     Args:
         weights: a packed quantised matrix of ``inner`` columns.
         x: codes of 1 to 8 rows of this inner size.
         out: [N, num_rows] float32, rows of any stride.
+        tiling: (SLOTS, TILE), powers of two: groups and panels side by side in a program. None
+            chooses; the bits are the same.
     """
-    slots, tile, num_warps = tiling(weights.num_panels, x.num_groups)
+    tile, options = tiling_options(tiling, weights.num_panels, x.num_groups)
     _product_kernel[(triton.cdiv(weights.num_panels, tile),)](
         weights.panels,
         weights.num_panels,
@@ -168,8 +178,6 @@ def product(weights: PackedMatrix, x: Codes, out: Tensor) -> None:
         out.stride(0),
         **shape_of(weights.format_name, weights.inner),
         N=x.num_rows,
-        SLOTS=slots,
-        TILE=tile,
-        num_warps=num_warps,
+        **options,
         **arith.LAUNCH,
     )
