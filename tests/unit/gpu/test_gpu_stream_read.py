@@ -1,0 +1,56 @@
+"""The fused read of the streams against its three steps, by equality; rows alone and together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from tests.unit.gpu.row_codes import assert_equal_codes, poison, zero_codes  # noqa: E402
+from tests.unit.reference.stored_rows import random_rows  # noqa: E402
+
+from strata.gpu.kernels.hyper_connections import mix, silu_of_quotient  # noqa: E402
+from strata.gpu.kernels.product import product  # noqa: E402
+from strata.gpu.kernels.stream_read import read_order, read_streams  # noqa: E402
+from strata.gpu.packing import pack  # noqa: E402
+
+STREAMS, WIDTH = 4, 96
+
+
+@pytest.mark.parametrize(("name", "rank"), [("Q8_0", 320), ("IQ4_NL", 64), ("Q6_K", 256)])
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_one_launch_has_the_bits_of_three(name: str, rank: int, num_rows: int, device: str) -> None:
+    rng = np.random.default_rng(rank + num_rows)
+    raw = torch.from_numpy(random_rows(name, STREAMS * WIDTH, rank, seed=rank)).to(device)
+    low = torch.tensor(rng.standard_normal((num_rows, rank)), dtype=torch.float32, device=device)
+    xn = torch.tensor(
+        rng.standard_normal((num_rows, STREAMS * WIDTH)), dtype=torch.float32, device=device
+    )
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+
+    wanted_low, wanted_codes = (
+        zero_codes(num_rows, rank, device),
+        zero_codes(num_rows, WIDTH, device),
+    )
+    activated, gate = poison(device, num_rows, rank), poison(device, *xn.shape)
+    wanted = poison(device, num_rows, WIDTH)
+    silu_of_quotient(low, STREAMS, activated, wanted_low, bad)
+    product(pack(name, raw, rank), wanted_low, gate)
+    mix(xn, gate, STREAMS, wanted, wanted_codes, bad)
+
+    low_codes, codes = zero_codes(num_rows, rank, device), zero_codes(num_rows, WIDTH, device)
+    x = poison(device, num_rows, WIDTH)
+    up = pack(name, raw[read_order(STREAMS, WIDTH).to(device)], rank)
+    read_streams(low, up, xn, low_codes, x, codes, bad)
+    assert torch.equal(x, wanted)
+    assert_equal_codes(codes, wanted_codes)
+    assert_equal_codes(low_codes, wanted_low)
+    assert bad.item() == 0
+
+
+def test_the_order_names_every_row_once() -> None:
+    order = read_order(4, 96)
+    assert sorted(order.tolist()) == list(range(384))
+    assert order[:33].tolist() == [*range(32), 96]
