@@ -1,6 +1,6 @@
 """Machine code of the kernels, read without a card: registers, spills, loads, instructions.
 
-    python benchmarks/gpu/compiled.py [--only product] [--formats Q4_0,IQ3_S] [--rows 1,4]
+    python benchmarks/gpu/compiled.py [--only product,experts,rows] [--formats Q4_0,IQ3_S] [--rows 1,4]
                                       [--sass DIR]
 
 Compiles for sm_90 at the geometry of the 256-expert model and prints a line for each kernel.
@@ -19,6 +19,9 @@ from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from strata.formats.block_formats import FORMATS
+from strata.gpu.packing_fields import BLOCK_FORMATS
 
 TARGET = GPUTarget("cuda", 90, 32)
 BIN = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -118,18 +121,70 @@ def product_cases(formats, rows):
             yield f"product {name} N={n}", compiled, 256  # a round of the loop
 
 
+CODES = {
+    "codes_ptr": "*i8", "scales_ptr": "*fp32", "sums_ptr": "*i32", "scaled_ptr": "*fp32",
+    "halves_ptr": "*fp32",
+}  # fmt: skip
+
+
+def expert_cases(formats):
+    from strata.gpu.kernels import experts as module
+    from strata.gpu.kernels.product import shape_of, tiling_options
+
+    for name in formats:
+        for label, inner, rows in (("gate|up", 2560, 1280), ("down", 640, 2560)):
+            if FORMATS[name].block_size > inner or inner % FORMATS[name].block_size:
+                continue
+            shape = {**shape_of(name, inner), "FORMAT": "=" + name}
+            _, options = tiling_options(None, rows // 8, shape["GROUPS"])
+            arguments = {
+                **CODES, **shape, "blobs_ptr": "*u8", "blob_bytes": "i64", "num_panels": "i32",
+                "grid_ptr": "*i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32",
+                "factors_ptr": "*fp32", "out_ptr": "*fp32", "out_stride": "i32",
+                "entries_of_row": "i32", "num_rows": "i32", "rows_of_role": "i32",
+                "SLOTS": options["SLOTS"], "TILE": options["TILE"],
+            }  # fmt: skip
+            compiled = compile_kernel(
+                module._entry_kernel, arguments, {"num_warps": options["num_warps"]}
+            )
+            yield f"experts {label} {name}", compiled, 256
+
+
+def row_cases():
+    from strata.gpu.kernels import experts, quantize
+
+    arguments = {
+        **CODES, "x_ptr": "*fp32", "x_stride": "i32", "bad_ptr": "*i32", "INNER": 2560,
+        "GROUPS": 10, "BLOCK": 16,
+    }  # fmt: skip
+    yield "quantize", compile_kernel(quantize._quantize_kernel, arguments, {"num_warps": 2}), 0
+    arguments = {
+        **CODES, "gate_up_ptr": "*fp32", "ids_ptr": "*i32", "slot_of_ptr": "*i32",
+        "bad_ptr": "*i32", "SIZE": 640, "GROUPS": 3, "BLOCK": 4,
+    }  # fmt: skip
+    yield "gate", compile_kernel(experts._gate_kernel, arguments, {"num_warps": 1}), 0
+    arguments = {
+        "y_ptr": "*fp32", "weights_ptr": "*fp32", "shared_ptr": "*fp32", "shared_stride": "i32",
+        "shared_weight_ptr": "*fp32", "out_ptr": "*fp32", "out_stride": "i32", "size": "i32",
+        "TOP_K": 10, "HAS_SHARED": True, "BLOCK": 256,
+    }  # fmt: skip
+    yield "combine", compile_kernel(experts._combine_kernel, arguments, {"num_warps": 2}), 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="product")
+    parser.add_argument("--only", default="product,experts,rows")
     parser.add_argument("--formats", default="")
     parser.add_argument("--rows", default="1,4")
     parser.add_argument("--sass", default="")
     args = parser.parse_args()
-    from strata.gpu.packing_fields import BLOCK_FORMATS
-
     formats = args.formats.split(",") if args.formats else BLOCK_FORMATS
     rows = [int(n) for n in args.rows.split(",")]
-    families = {"product": lambda: product_cases(formats, rows)}
+    families = {
+        "product": lambda: product_cases(formats, rows),
+        "experts": lambda: expert_cases(formats),
+        "rows": row_cases,
+    }
     for family in args.only.split(","):
         for label, compiled, weights in families[family]():
             describe(label, compiled, weights, args.sass)

@@ -38,8 +38,8 @@ class BlobLayout:
     def __post_init__(self) -> None:
         if self.expert_size % 32 or self.hidden_size % 32:
             raise UnsupportedError(
-                f"experts of {self.hidden_size} x {self.expert_size} weights cannot be packed: both "
-                "sizes must be multiples of 32.\n  Try: --device cpu."
+                f"experts of {self.hidden_size} x {self.expert_size} weights cannot be packed: "
+                "both sizes must be multiples of 32.\n  Try: --device cpu."
             )
 
     def shape_of(self, role: int) -> tuple[int, int]:

@@ -63,7 +63,7 @@ def _entry_kernel(
     NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr,
     IS_SHORT: tl.constexpr, SLOTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """``rows_of_role`` rows of the panels share a factor; the next have the one after it."""
+    """The first ``rows_of_role`` rows have one factor, what follows the one after it."""
     entry = tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_of_ptr + tl.load(ids_ptr + entry)).to(tl.int64)
     if slot >= 0:
@@ -76,6 +76,8 @@ def _entry_kernel(
             scaled_ptr + n * GROUPS * 8,
             halves_ptr + n * GROUPS * 16,
         )
+        first_factor = tl.load(factors_ptr + slot * 3)
+        second_factor = tl.load(factors_ptr + slot * 3 + (num_rows > rows_of_role).to(tl.int32))
         totals = matrix_sums(
             blobs_ptr + slot * blob_bytes, first, num_panels, x, grid_ptr, FORMAT, TRAITS, PLANES,
             NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, 1, SLOTS, TILE,
@@ -83,7 +85,7 @@ def _entry_kernel(
         panel = (first + tl.arange(0, TILE))[:, None, None]
         part = tl.arange(0, SLOTS)[None, :, None]
         rows = panel * 8 + part * 0 + tl.arange(0, 8)[None, None, :]
-        factor = tl.load(factors_ptr + slot * 3 + rows // rows_of_role, mask=rows < num_rows)
+        factor = tl.where(rows < rows_of_role, first_factor, second_factor)
         is_stored = (rows < num_rows) & (part == 0)
         tl.store(out_ptr + entry * out_stride + rows, totals[0] * factor, mask=is_stored)
 
@@ -129,10 +131,7 @@ def _combine_kernel(
         weight = tl.load(weights_ptr + n * TOP_K + k)
         y = tl.load(y_ptr + (n * TOP_K + k) * size + offs, mask=is_column)
         # The first product is the sum so far; adding it to a zero would turn a minus zero over.
-        if k == 0:
-            total = weight * y
-        else:
-            total = total + weight * y
+        total = weight * y if k == 0 else total + weight * y
     if HAS_SHARED:
         shared = tl.load(shared_ptr + n * shared_stride + offs, mask=is_column)
         total = total + tl.load(shared_weight_ptr + n) * shared
