@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from tests.unit.reference.stored_rows import random_rows
 
-from strata.gpu.kernels.expand import Expanded, expanded_bytes, expanded_in
+from strata.gpu.kernels.expand import Expanded, expand, expanded_bytes, expanded_in
 from strata.gpu.kernels.prompt_codes import PromptCodes, empty_prompt_codes, quantize_prompt
 from strata.gpu.packing import PackedMatrix, pack
 
@@ -52,3 +52,10 @@ def prompt_codes(x: np.ndarray, device: str) -> PromptCodes:
     quantize_prompt(torch.from_numpy(x).to(device), codes, bad)
     assert bad.item() == 0
     return codes
+
+
+def expanded(name: str, raw: np.ndarray, inner: int, device: str) -> Expanded:
+    """Stored matrices [M, R, row_bytes] as the products read them."""
+    room = expanded_room(name, len(raw), raw.shape[1], inner, device)
+    expand(pack_experts(name, raw, inner, device), room)
+    return room

@@ -9,15 +9,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from tests.unit.gpu.prompt_inputs import (  # noqa: E402
     INNERS,
-    expanded_room,
-    pack_experts,
+    expanded,
     prompt_codes,
     random_experts,
 )
 from tests.unit.gpu.row_codes import poison  # noqa: E402
 
 from strata.formats.block_formats import FORMATS  # noqa: E402
-from strata.gpu.kernels.expand import expand  # noqa: E402
 from strata.gpu.kernels.expert_sort import empty_plan, sort_by_expert  # noqa: E402
 from strata.gpu.kernels.grouped_product import (  # noqa: E402
     Tiling,
@@ -27,13 +25,7 @@ from strata.gpu.kernels.grouped_product import (  # noqa: E402
 from strata.gpu.packing_fields import BLOCK_FORMATS  # noqa: E402
 from strata.reference import expert_numerics  # noqa: E402
 
-TILING = Tiling(tokens=16, subs=2, rows=32, step=2, stages=2, warps=4)
-
-
-def _expanded(name: str, raw: np.ndarray, inner: int, device: str):
-    room = expanded_room(name, len(raw), raw.shape[1], inner, device)
-    expand(pack_experts(name, raw, inner, device), room)
-    return room
+TILING = Tiling(tokens=8, subs=2, rows=16, step=2, stages=2, warps=4)
 
 
 def _same_bits(found, expected: np.ndarray) -> bool:
@@ -42,11 +34,11 @@ def _same_bits(found, expected: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
 def test_dense_products_have_the_reference_bits(name: str, device: str) -> None:
-    inner, num_rows = INNERS[FORMATS[name].block_size], 70
+    inner, num_rows = INNERS[FORMATS[name].block_size], 34
     raw = random_experts(name, 1, num_rows, inner)
-    x = np.random.default_rng().normal(0, 3, (35, inner)).astype(np.float32)
-    out = poison(device, 35, num_rows)
-    prompt_product(prompt_codes(x, device), _expanded(name, raw, inner, device), out, TILING)
+    x = np.random.default_rng().normal(0, 3, (18, inner)).astype(np.float32)
+    out = poison(device, 18, num_rows)
+    prompt_product(prompt_codes(x, device), expanded(name, raw, inner, device), out, TILING)
     assert _same_bits(out, expert_numerics.product(name, raw[0], x, "test"))
 
 
@@ -63,7 +55,7 @@ def test_tiles_change_no_bit(name: str, tiling: Tiling, device: str) -> None:
     inner = 352 if name == "Q4_1" else 256
     raw = random_experts(name, 1, 24, inner)
     x = np.random.default_rng().normal(0, 3, (19, inner)).astype(np.float32)
-    weights, codes = _expanded(name, raw, inner, device), prompt_codes(x, device)
+    weights, codes = expanded(name, raw, inner, device), prompt_codes(x, device)
     found, expected = poison(device, 19, 24), poison(device, 19, 24)
     prompt_product(codes, weights, found, tiling)
     prompt_product(codes, weights, expected, TILING)
@@ -77,13 +69,14 @@ def test_largest_codes_stay_exact(name: str, device: str) -> None:
     raw = np.full((1, 8, FORMATS[name].row_bytes(inner)), 0x77, np.uint8)
     x = np.full((3, inner), -1.0, np.float32)
     out = poison(device, 3, 8)
-    prompt_product(prompt_codes(x, device), _expanded(name, raw, inner, device), out, TILING)
+    prompt_product(prompt_codes(x, device), expanded(name, raw, inner, device), out, TILING)
     assert _same_bits(out, expert_numerics.product(name, raw[0], x, "test"))
 
 
 @pytest.mark.parametrize("routing", ["random", "one expert", "some missing"])
-@pytest.mark.parametrize("scatter", [False, True])
-def test_rows_meet_their_experts(routing: str, scatter: bool, device: str) -> None:
+@pytest.mark.parametrize("order", ["pairs", "positions"])
+def test_rows_meet_their_experts(routing: str, order: str, device: str) -> None:
+    scatter = order == "pairs"
     num_rows, top_k, num_experts, inner, num_out = 41, 2, 5, 96, 40
     rng = np.random.default_rng()
     ids = rng.permuted(np.tile(np.arange(num_experts - 1), (num_rows, 1)), axis=1)[:, :top_k]
@@ -98,13 +91,13 @@ def test_rows_meet_their_experts(routing: str, scatter: bool, device: str) -> No
     sort_by_expert(torch.from_numpy(ids).to(device), plan)
     out = poison(device, ids.size, num_out)
     grouped_product(
-        prompt_codes(x, device), _expanded("IQ4_NL", raw, inner, device), plan, ids.size, out,
+        prompt_codes(x, device), expanded("IQ4_NL", raw, inner, device), plan, ids.size, out,
         read_top_k=top_k, scatter=scatter, tiling=TILING,
     )  # fmt: skip
     flat = ids.reshape(-1)
-    order = np.argsort(flat, kind="stable")[(flat < 0).sum() :]
+    by_expert = np.argsort(flat, kind="stable")[(flat < 0).sum() :]
     expected = np.full((ids.size, num_out), np.nan, np.float32)
-    for position, pair in enumerate(order):
+    for position, pair in enumerate(by_expert):
         row = x[pair // top_k][None]
         place = pair if scatter else position
         expected[place] = expert_numerics.product("IQ4_NL", raw[flat[pair]], row, "test")
@@ -121,7 +114,7 @@ def test_experts_may_come_in_parts(device: str) -> None:
     codes, out = prompt_codes(x, device), poison(device, num_rows, num_out)
     for first in (0, 2, 4):
         grouped_product(
-            codes, _expanded("Q8_0", raw[first : first + 2], inner, device), plan, num_rows, out,
+            codes, expanded("Q8_0", raw[first : first + 2], inner, device), plan, num_rows, out,
             read_top_k=1, scatter=True, first_expert=first, tiling=TILING,
         )  # fmt: skip
     expected = [

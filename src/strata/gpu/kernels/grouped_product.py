@@ -116,6 +116,14 @@ def positions_of(
 
 
 @triton.jit
+def clamped(row, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Weight rows a tile may load. Whole tiles stay as they are, so that loads stay wide."""
+    if ROWS % (2 * TILE) == 0:
+        return row
+    return tl.minimum(row, ROWS - 1)
+
+
+@triton.jit
 def _grouped_kernel(
     x_codes,
     x_scales,
@@ -158,7 +166,7 @@ def _grouped_kernel(
     token = positions_of(first, end, order_ptr, READ_TOP_K > 0, READ_TOP_K, TOKENS, SUBS)
     row = pid % row_tiles * (2 * TILE) + tl.arange(0, TILE)
     totals = tile_sums(
-        x, token, weights, tl.minimum(row, ROWS - 1), weights, tl.minimum(row + TILE, ROWS - 1),
+        x, token, weights, clamped(row, ROWS, TILE), weights, clamped(row + TILE, ROWS, TILE),
         (KIND, KIND), (MINIMA, MINIMA), MINIMA, BLOCKS, (ROWS, ROWS),
         STEP, STAGES, TOKENS, SUBS, TILE,
     )  # fmt: skip

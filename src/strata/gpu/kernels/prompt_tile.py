@@ -19,6 +19,7 @@ from strata.gpu.kernels import expand
 
 _MAGIC = tl.constexpr(12582912.0)
 _MAGIC_BITS = tl.constexpr(0x4B400000)
+_SINGLE = tl.constexpr(expand.SINGLE)
 _WIDE, _SPLIT = tl.constexpr(expand.WIDE), tl.constexpr(expand.SPLIT)
 
 
@@ -38,7 +39,7 @@ def _load_weights(
     codes_ptr, scales_ptr, minima_ptr = weights
     k = tl.arange(0, 32)
     planes = ()
-    for p in tl.static_range(2 if KIND == _WIDE or KIND == _SPLIT else 1):
+    for p in tl.static_range(1 if KIND == _SINGLE else 2):
         at = (p * BLOCKS + block) * ROWS + row
         if BLOCKS % STEP == 0:
             planes += (tl.load(codes_ptr + at[None, :] * 32 + k[:, None]),)

@@ -1,0 +1,270 @@
+"""The experts of a prompt: gate and up with their product's codes, down, and the weighted sum.
+
+Owns the fusion of silu(gate) * up and its quantisation into the product of gate and up, and the
+combination in routing order. Rows of the hidden layer lie in the order of positions of the plan,
+rows of the outputs in the order of pairs. A dense gated layer (the shared expert) is the same with
+one matrix and no plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from strata.gpu.kernels import arith
+from strata.gpu.kernels.grouped_product import (
+    DENSE_TILING,
+    EXPERT_TILING,
+    Tiling,
+    clamped,
+    find_tile,
+    grouped_product,
+    matrix_at,
+    positions_of,
+    prompt_product,
+)
+from strata.gpu.kernels.prompt_codes import PromptCodes, empty_prompt_codes, store_prompt_codes
+from strata.gpu.kernels.prompt_tile import tile_sums
+
+if TYPE_CHECKING:
+    from strata.gpu.kernels.expand import Expanded
+    from strata.gpu.kernels.expert_sort import ExpertPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRoom:
+    """What lies between the kernels of a layer's experts, for P pairs.
+
+    Attributes:
+        hidden: codes of silu(gate) * up, P rows by position.
+        outputs: [P, D] float32, each pair's expert output.
+    """
+
+    hidden: PromptCodes
+    outputs: Tensor
+
+
+def empty_expert_room(
+    max_pairs: int, ffn_size: int, hidden_size: int, device: torch.device | str
+) -> ExpertRoom:
+    """Room for up to ``max_pairs`` pairs; not initialised."""
+    outputs = torch.empty((max_pairs, hidden_size), dtype=torch.float32, device=device)
+    return ExpertRoom(empty_prompt_codes(max_pairs, ffn_size, device), outputs)
+
+
+@triton.jit
+def _gate_up_kernel(
+    x_codes,
+    x_scales,
+    x_scaled,
+    x_halves,
+    gate_codes,
+    gate_scales,
+    gate_minima,
+    up_codes,
+    up_scales,
+    up_minima,
+    order_ptr,
+    offsets_ptr,
+    tiles_ptr,
+    first_expert,
+    num_matrices,
+    num_tokens,
+    h_codes,
+    h_scales,
+    h_scaled,
+    h_halves,
+    bad_ptr,
+    GATE_KIND: tl.constexpr,
+    UP_KIND: tl.constexpr,
+    GATE_MINIMA: tl.constexpr,
+    UP_MINIMA: tl.constexpr,
+    SUMS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    IS_GROUPED: tl.constexpr,
+    TOP_K: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SUBS: tl.constexpr,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    row_tiles: tl.constexpr = (ROWS + TILE - 1) // TILE
+    pid = tl.program_id(0)
+    matrix, first, end = find_tile(
+        pid // row_tiles, tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens,
+        IS_GROUPED, TOKENS * SUBS,
+    )  # fmt: skip
+    if matrix < 0:
+        return
+    x = (x_codes, x_scales, x_scaled, x_halves)
+    gate = matrix_at(
+        (gate_codes, gate_scales, gate_minima), matrix, GATE_KIND, GATE_MINIMA, BLOCKS, ROWS
+    )
+    up = matrix_at((up_codes, up_scales, up_minima), matrix, UP_KIND, UP_MINIMA, BLOCKS, ROWS)
+    token = positions_of(first, end, order_ptr, IS_GROUPED, TOP_K, TOKENS, SUBS)
+    row_tile = pid % row_tiles
+    row = clamped(row_tile * TILE + tl.arange(0, TILE), ROWS, TILE // 2)
+    totals = tile_sums(
+        x, token, gate, row, up, row, (GATE_KIND, UP_KIND), (GATE_MINIMA, UP_MINIMA), SUMS,
+        BLOCKS, (ROWS, ROWS), STEP, STAGES, TOKENS, SUBS, TILE,
+    )  # fmt: skip
+    for s in tl.static_range(SUBS):
+        position = first + s * TOKENS + tl.arange(0, TOKENS)
+        hidden = arith.silu(totals[s]) * totals[SUBS + s]
+        store_prompt_codes(
+            hidden, position.to(tl.int64), position < end, row_tile * (TILE // 32),
+            h_codes, h_scales, h_scaled, h_halves, bad_ptr, ROWS // 32, TOKENS, TILE // 32,
+        )  # fmt: skip
+
+
+def gate_up(
+    x: PromptCodes,
+    gate: Expanded,
+    up: Expanded,
+    out: PromptCodes,
+    bad: Tensor,
+    *,
+    plan: ExpertPlan | None = None,
+    num_pairs: int = 0,
+    top_k: int = 1,
+    first_expert: int = 0,
+    tiling: Tiling | None = None,
+) -> None:
+    """Codes of silu(gate x) * (up x).
+
+    Args:
+        x: codes of T rows.
+        gate, up: matrices of the same shape, formats may differ; experts ``first_expert`` and on.
+        out: room for codes of T rows, with a plan of ``num_pairs`` rows by position.
+        bad: [1] int32, becomes 1 when a value is NaN or infinite.
+        plan: of these pairs, tiles as ``tiling`` says; None: every row times matrix 0.
+        num_pairs: T * K.
+        top_k: K.
+        first_expert: the expert of matrix 0.
+        tiling: shape of a tile, its rows a multiple of 32.
+    """
+    tiling = tiling or (DENSE_TILING if plan is None else EXPERT_TILING)
+    num_tokens = x.num_rows
+    num_tiles = triton.cdiv(num_tokens, tiling.tile_tokens)
+    if plan is not None:
+        num_tiles = plan.max_tiles(num_pairs)
+    _gate_up_kernel[(num_tiles * triton.cdiv(gate.num_rows, tiling.rows),)](
+        x.codes, x.scales, x.scaled_sums, x.scaled_half_sums,
+        gate.codes, gate.scales, gate.minima, up.codes, up.scales, up.minima,
+        None if plan is None else plan.order,
+        None if plan is None else plan.offsets,
+        None if plan is None else plan.tiles,
+        first_expert, gate.num_matrices, num_tokens,
+        out.codes, out.scales, out.scaled_sums, out.scaled_half_sums, bad,
+        GATE_KIND=gate.kind, UP_KIND=up.kind, GATE_MINIMA=gate.num_minima,
+        UP_MINIMA=up.num_minima, SUMS=max(gate.num_minima, up.num_minima),
+        BLOCKS=gate.inner // 32, ROWS=gate.num_rows, IS_GROUPED=plan is not None, TOP_K=top_k,
+        TOKENS=tiling.tokens, SUBS=tiling.subs, TILE=tiling.rows, STEP=tiling.step,
+        STAGES=tiling.stages, num_warps=tiling.warps, **arith.LAUNCH,
+    )  # fmt: skip
+
+
+def expert_outputs(
+    x: PromptCodes,
+    gate: Expanded,
+    up: Expanded,
+    down: Expanded,
+    plan: ExpertPlan,
+    room: ExpertRoom,
+    bad: Tensor,
+    *,
+    num_pairs: int,
+    top_k: int,
+    first_expert: int = 0,
+    tiling: Tiling = EXPERT_TILING,
+) -> None:
+    """Output of every pair whose expert is one of these, to ``room.outputs`` by pair."""
+    gate_up(
+        x, gate, up, room.hidden, bad, plan=plan, num_pairs=num_pairs, top_k=top_k,
+        first_expert=first_expert, tiling=tiling,
+    )  # fmt: skip
+    grouped_product(
+        room.hidden, down, plan, num_pairs, room.outputs, read_top_k=0, scatter=True,
+        first_expert=first_expert, tiling=tiling,
+    )  # fmt: skip
+
+
+def gated_mlp(
+    x: PromptCodes,
+    gate: Expanded,
+    up: Expanded,
+    down: Expanded,
+    hidden: PromptCodes,
+    out: Tensor,
+    bad: Tensor,
+    tiling: Tiling = DENSE_TILING,
+) -> None:
+    """out[t] = down(silu(gate x[t]) * (up x[t])): the shared expert; ``hidden`` is room for T rows."""
+    gate_up(x, gate, up, hidden, bad, tiling=tiling)
+    prompt_product(hidden.rows(x.num_rows), down, out, tiling)
+
+
+@triton.jit
+def _combine_kernel(
+    y_ptr,
+    y_stride,
+    weights_ptr,
+    ids_ptr,
+    shared_ptr,
+    shared_stride,
+    gate_ptr,
+    gate_stride,
+    out_ptr,
+    out_stride,
+    TOP_K: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    t = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = column < COLUMNS
+    # The first addition must not change a bit: minus zero plus anything is that thing.
+    total = tl.full((BLOCK,), -0.0, tl.float32)
+    for k in tl.static_range(TOP_K):
+        pair = t * TOP_K + k
+        is_here = tl.load(ids_ptr + pair) >= 0
+        y = tl.load(y_ptr + pair * y_stride + column, mask=mask & is_here, other=0.0)
+        total = tl.where(is_here, total + tl.load(weights_ptr + pair) * y, total)
+    gate = arith.sigmoid(tl.load(gate_ptr + t * gate_stride))
+    total += gate * tl.load(shared_ptr + t * shared_stride + column, mask=mask, other=0.0)
+    tl.store(out_ptr + t * out_stride + column, total, mask=mask)
+
+
+def combine(
+    outputs: Tensor,
+    topk_weights: Tensor,
+    ids: Tensor,
+    shared_output: Tensor,
+    shared_gate: Tensor,
+    out: Tensor,
+) -> None:
+    """Experts of each row in routing order, rank 0 first, then the shared expert.
+
+    Args:
+        outputs: [T * K, D] float32 by pair; rows of pairs without an expert are not read.
+        topk_weights: [T, K] float32, contiguous.
+        ids: [T, K] int32, contiguous; below zero: no expert.
+        shared_output: [T, D] float32.
+        shared_gate: [T] float32 before its sigmoid, of any stride.
+        out: [T, D] float32.
+    """
+    num_rows, top_k = ids.shape
+    columns = out.shape[1]
+    block = min(1024, triton.next_power_of_2(columns))
+    _combine_kernel[(num_rows, triton.cdiv(columns, block))](
+        outputs, outputs.stride(0), topk_weights, ids, shared_output, shared_output.stride(0),
+        shared_gate, shared_gate.stride(0), out, out.stride(0),
+        TOP_K=top_k, COLUMNS=columns, BLOCK=block, num_warps=4, **arith.LAUNCH,
+    )  # fmt: skip
