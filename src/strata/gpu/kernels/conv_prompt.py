@@ -78,7 +78,7 @@ def conv_prompt(
     Bytes: 41 KB a row read and as many written. Grid: (tiles of 32 rows, heads of q, k and v).
 
     Args:
-        qkv: [N, channels] float32 projections; channels are q | k | v.
+        qkv: [N, channels] float32 projections, q | k | v; rows of any stride.
         constants: of the layer.
         state: of the layer, no rows pending; its ring is read and then advanced.
         position: tokens before row 0.
@@ -92,10 +92,11 @@ def conv_prompt(
         qkv, state.ring, constants.conv, out.queries, out.keys, out.values,
         out.queries.stride(0), num_rows, position,
         KERNEL=kernel, RING=ring, KEY_HEADS=key_heads, CHANNELS=channels, DK=key_dim,
-        DV=value_dim, ROWS=_TILE_ROWS, TILE=triton.next_power_of_2(max(key_dim, value_dim)),
+        STRIDE=qkv.stride(0), DV=value_dim, ROWS=_TILE_ROWS,
+        TILE=triton.next_power_of_2(max(key_dim, value_dim)),
         num_warps=4, **LAUNCH,
     )  # fmt: skip
-    keep_newest(qkv, state.ring, position, kernel - 1)
+    keep_newest(qkv, state.ring, position, ring)
 
 
 def keep_newest(rows: Tensor, ring: Tensor, position: int, count: int) -> None:
@@ -121,7 +122,8 @@ def keep_newest(rows: Tensor, ring: Tensor, position: int, count: int) -> None:
 def _conv_kernel(
     qkv_ptr, ring_ptr, conv_ptr, queries_ptr, keys_ptr, values_ptr, plane, num_rows, position,
     KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, CHANNELS: tl.constexpr,
-    DK: tl.constexpr, DV: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    STRIDE: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
@@ -132,7 +134,18 @@ def _conv_kernel(
     mask = (row < num_rows) & (offs < width)
     past = tl.cast(position, tl.int64)
     x = conv_silu(
-        qkv_ptr, ring_ptr, conv_ptr, first + offs, mask, row, past, CHANNELS, 1, KERNEL, RING
+        qkv_ptr,
+        ring_ptr,
+        conv_ptr,
+        first + offs,
+        mask,
+        row,
+        past,
+        CHANNELS,
+        1,
+        KERNEL,
+        RING,
+        STRIDE,
     )
     if is_normed:
         x = x * div(1.0, tl.sqrt_rn(tl.sum(x * x, axis=1) + _L2_EPS))[:, None]

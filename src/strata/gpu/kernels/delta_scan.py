@@ -1,9 +1,8 @@
 """The delta net over the rows of a prompt chunk, 64 tokens at a time on tensor cores.
 
-Chunks lie at absolute multiples of 64, rows that are not there count as zeros, and a row's result
-takes nothing from rows after it: so a prompt that is cut at such a multiple has the bits of one
-that is not. Two launches: what a chunk needs before its memory is known (all chunks at once), then
-the walk from chunk to chunk.
+Chunks lie at absolute multiples of 64 and rows that are not there count as zeros: so a prompt that
+is cut at such multiples has the bits of one that is not. Two launches: what a chunk needs before
+its memory is known (all chunks at once), then the walk from chunk to chunk.
 
 Every factor of a product is a pair of halves (22 bits) under a power of two, and a product is three
 of theirs: float32's accuracy at twice the speed of three tf32 products.
@@ -193,7 +192,7 @@ def _prepare_kernel(
 
 @triton.jit
 def _invert_unit_lower(lower_ptr, C: tl.constexpr):
-    """Inverse of 1 + [C, C] strictly lower, in place: blocks of 16 by rows, then pairs of blocks."""
+    """Inverse of 1 + [C, C] strictly lower, in place: blocks of 16, then pairs of blocks."""
     blocks: tl.constexpr = C // 16
     block = tl.arange(0, blocks)[:, None, None] * 16
     rows = tl.arange(0, 16)[None, :, None]

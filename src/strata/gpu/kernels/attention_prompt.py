@@ -1,0 +1,204 @@
+"""Attention of a prompt chunk: every cell while there are few, then each query's own choice.
+
+Products of halves on tensor cores in one pass with a running maximum. Cells are halves or int8
+codes (exact as halves) whose scales are applied in float32; queries and weights are pairs of
+halves, so nothing that matters in float32 is lost. A query's tiles are its cells in ascending order
+whatever the chunk, so cuts of the prompt leave no trace.
+
+Reference: ``strata.reference.sparse_attention.attend``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid
+from strata.gpu.kernels.halves import split
+from strata.gpu.kernels.index_prompt import num_dense_rows
+from strata.gpu.kernels.qsa_append import CELL_GROUP
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strata.gpu.kernels.qsa_append import Cells
+
+# Cells of a tile and chunks of tiles under way, for one query's own cells and for all cells.
+SPARSE_CELLS, SPARSE_STAGES = 64, 1
+DENSE_CELLS, DENSE_ROWS = 64, 32
+# Powers of two that keep low halves from vanishing: of queries, and of weights times code scales.
+_QUERY_UNIT = tl.constexpr(16.0)
+_PER_QUERY_UNIT = tl.constexpr(1 / 16)
+_WEIGHT_UNIT = 256.0
+
+
+def attend_prompt(
+    queries: Tensor,
+    gate: Tensor,
+    cells: Cells,
+    chosen: Tensor | None,
+    block: int,
+    position: int,
+    out: Tensor,
+) -> None:
+    """out = softmax(q . k) v * sigmoid(gate); row n sees position + n + 1 cells.
+
+    Operations a row beyond the budget: 2,051 cells * 24 heads * 256 * 4, twice. Bytes: as many
+    cells for each key/value head, 2.1 MB (half) or 1 MB (int8), most of it from the second level
+    cache. Grids: tiles of 32 heads of neighbouring rows, then rows, by key/value heads.
+
+    Args:
+        queries: [N, H, Dh] float32, with the factor 1 / sqrt(Dh) in them.
+        gate: [N, H, Dh] float32, strides free but for the last.
+        cells: of the layer, the chunk's own included.
+        chosen: [N, budget_blocks] int32 of ``select_prompt``; None if every row sees every cell.
+        block: cells in a block.
+        position: cells before row 0.
+        out: [N, H * Dh] float32.
+    """
+    num_rows, heads, head_dim = queries.shape
+    kv_heads, capacity = cells.keys.shape[:2]
+    per_kv = heads // kv_heads
+    budget_blocks = 0 if chosen is None else chosen.shape[1]
+    dense = num_rows
+    if chosen is not None:
+        dense = num_dense_rows(position, num_rows, budget_blocks, block)
+    groups = head_dim // CELL_GROUP if head_dim % CELL_GROUP == 0 else 1
+    shape = {
+        "HEADS": heads, "KV_HEADS": kv_heads, "DH": head_dim, "GROUPS": groups,
+        "WIDTH": max(16, triton.next_power_of_2(head_dim // groups)), "IS_INT8": cells.is_int8,
+        "WEIGHT_UNIT": _WEIGHT_UNIT if cells.is_int8 else 1.0, "BLOCK": block,
+        "BUDGET_BLOCKS": budget_blocks,
+    }  # fmt: skip
+    args = (
+        queries, cells.keys, cells.values, cells.key_scales, cells.value_scales, chosen, gate, out,
+        gate.stride(0), gate.stride(1), capacity, position,
+    )  # fmt: skip
+    if dense > 0:
+        _attend_kernel[(triton.cdiv(dense * per_kv, DENSE_ROWS), kv_heads)](
+            *args, 0, dense, **shape, IS_DENSE=True, ROWS=DENSE_ROWS, TILE=DENSE_CELLS,
+            num_warps=4, num_stages=1, **LAUNCH,
+        )  # fmt: skip
+    if dense < num_rows:
+        _attend_kernel[(num_rows - dense, kv_heads)](
+            *args, dense, num_rows, **shape, IS_DENSE=False,
+            ROWS=max(16, triton.next_power_of_2(per_kv)), TILE=SPARSE_CELLS, num_warps=4,
+            num_stages=SPARSE_STAGES, **LAUNCH,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["position", "first_row", "end_row"])
+def _attend_kernel(
+    q_ptr, keys_ptr, values_ptr, key_scales_ptr, value_scales_ptr, chosen_ptr, gate_ptr, out_ptr,
+    gate_row_stride, gate_head_stride, capacity, position, first_row, end_row,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DH: tl.constexpr, GROUPS: tl.constexpr,
+    WIDTH: tl.constexpr, IS_INT8: tl.constexpr, WEIGHT_UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    BUDGET_BLOCKS: tl.constexpr, IS_DENSE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    PER_KV: tl.constexpr = HEADS // KV_HEADS
+    kv = tl.program_id(1)
+    # Rows of the matrix: heads of one query, or of neighbouring queries one after another.
+    offs_m = tl.arange(0, ROWS)
+    if IS_DENSE:
+        flat = tl.program_id(0) * ROWS + offs_m
+        query, head = first_row + flat // PER_KV, flat % PER_KV
+        is_m = query < end_row
+        last = tl.minimum(first_row + (tl.program_id(0) * ROWS + ROWS - 1) // PER_KV, end_row - 1)
+        num_cells = position + last + 1
+        end = num_cells
+        # A row that is not there sees one cell, since a softmax of nothing is undefined.
+        seen = tl.where(is_m, position + query + 1, 1)
+    else:
+        row = first_row + tl.program_id(0)
+        query, head = row + offs_m * 0, offs_m
+        is_m = offs_m < PER_KV
+        num_cells = position + row + 1
+        end = BUDGET_BLOCKS * BLOCK + num_cells % BLOCK
+        seen = offs_m * 0 + end
+        chosen_ptr += row.to(tl.int64) * BUDGET_BLOCKS
+    # Axes of every tile: group of values, matrix row or cell, value within the group.
+    offs_w = tl.arange(0, WIDTH)[None, None, :]
+    offs_value = tl.arange(0, GROUPS)[:, None, None] * (DH // GROUPS) + offs_w
+    is_w = offs_w < DH // GROUPS
+    at_head = query.to(tl.int64) * HEADS + kv * PER_KV + head
+    at = at_head[None, :, None] * DH + offs_value
+    is_value = is_m[None, :, None] & is_w
+    q_hi, q_lo = split(tl.load(q_ptr + at, is_value, 0.0) * _QUERY_UNIT)
+    cells_at = kv.to(tl.int64) * capacity
+    state = (
+        tl.zeros([GROUPS, ROWS, WIDTH], tl.float32), tl.full([ROWS], float("-inf"), tl.float32),
+        tl.zeros([ROWS], tl.float32),
+    )  # fmt: skip
+    shape: tl.constexpr = (DH, GROUPS, IS_INT8, WEIGHT_UNIT, BLOCK, BUDGET_BLOCKS, IS_DENSE, TILE)
+    if INTERPRETED:
+        first = 0
+        while first < end:
+            state = _attend_tile(
+                state[0], state[1], state[2], q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr,
+                value_scales_ptr, chosen_ptr, cells_at, offs_value, is_w, first, end, num_cells,
+                seen, shape,
+            )  # fmt: skip
+            first += TILE
+    else:
+        for first in range(0, end, TILE):
+            state = _attend_tile(
+                state[0], state[1], state[2], q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr,
+                value_scales_ptr, chosen_ptr, cells_at, offs_value, is_w, first, end, num_cells,
+                seen, shape,
+            )  # fmt: skip
+    y = div(state[0] * (1.0 / WEIGHT_UNIT), state[2][None, :, None] + tl.zeros_like(state[0]))
+    at_gate = query.to(tl.int64) * gate_row_stride + (kv * PER_KV + head) * gate_head_stride
+    gate = tl.load(gate_ptr + at_gate[None, :, None] + offs_value, is_value, 0.0)
+    tl.store(out_ptr + at, y * sigmoid(gate), is_value)
+
+
+@triton.jit
+def _attend_tile(
+    acc, largest, total, q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr, value_scales_ptr,
+    chosen_ptr, cells_at, offs_value, is_w, first, end, num_cells, seen, SHAPE: tl.constexpr,
+):  # fmt: skip
+    """Takes in TILE cells: values not yet divided, largest score, sum of weights."""
+    DH: tl.constexpr = SHAPE[0]
+    GROUPS: tl.constexpr = SHAPE[1]
+    IS_INT8: tl.constexpr = SHAPE[2]
+    BLOCK: tl.constexpr = SHAPE[4]
+    BUDGET_BLOCKS: tl.constexpr = SHAPE[5]
+    IS_DENSE: tl.constexpr = SHAPE[6]
+    TILE: tl.constexpr = SHAPE[7]
+    index = first + tl.arange(0, TILE)
+    is_cell = index < end
+    if IS_DENSE:
+        cell = index
+    else:
+        in_blocks = index < BUDGET_BLOCKS * BLOCK
+        chosen = tl.load(chosen_ptr + index // BLOCK, in_blocks, 0)
+        tail = num_cells - num_cells % BLOCK + index - BUDGET_BLOCKS * BLOCK
+        cell = tl.where(in_blocks, chosen * BLOCK + index % BLOCK, tail)
+    place = cells_at + tl.where(is_cell, cell, 0)
+    at = place[None, :, None] * DH + offs_value
+    is_value = is_cell[None, :, None] & is_w
+    at_scale = place[None, :] * GROUPS + tl.arange(0, GROUPS)[:, None]
+    keys = tl.load(keys_ptr + at, is_value, 0).to(tl.float16)
+    # Asked for before the scores are known, so that both wait for memory at once.
+    values = tl.load(values_ptr + at, is_value, 0).to(tl.float16)
+    keys = tl.permute(keys, (0, 2, 1))
+    scores = tl.dot(q_hi, keys, tl.dot(q_lo, keys))
+    if IS_INT8:
+        scale = tl.load(key_scales_ptr + at_scale, is_cell[None, :], 0.0)
+        scores = scores * scale.to(tl.float32)[:, None, :]
+    score = tl.sum(scores, axis=0) * _PER_QUERY_UNIT
+    is_seen = index[None, :] < seen[:, None]
+    score = tl.where(is_seen, score, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(score, axis=1))
+    weights = tl.where(is_seen, exp(score - new_largest[:, None]), 0.0)
+    shrink = exp(largest - new_largest)
+    total = total * shrink + tl.sum(weights, axis=1)
+    spread = tl.broadcast_to(weights[None, :, :], scores.shape)
+    if IS_INT8:
+        scale = tl.load(value_scales_ptr + at_scale, is_cell[None, :], 0.0)
+        spread = spread * (scale.to(tl.float32) * SHAPE[3])[:, None, :]
+    w_hi, w_lo = split(spread)
+    acc = tl.dot(w_hi, values, tl.dot(w_lo, values, acc * shrink[None, :, None]))
+    return acc, new_largest, total
