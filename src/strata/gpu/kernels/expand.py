@@ -171,12 +171,11 @@ def _joined(words):
 
 
 @triton.jit
-def _store_words(ptr, at, words, mask):
-    """Eight words to ``ptr + at``, in words."""
-    i = tl.arange(0, 2)
-    offs = i[:, None, None] * 4 + i[None, :, None] * 2 + i[None, None, :]
-    place = at[:, None, None, None] + offs[None, :, :, :]
-    tl.store(ptr + place, _joined(words), mask=mask[:, None, None, None])
+def _store_words(at, words, mask, THREADS: tl.constexpr):
+    """Eight words of each thread to int32 pointers ``at``."""
+    # Two dimensions, so that a warp's stores of 16 bytes lie side by side.
+    flat = tl.reshape(_joined(words), (THREADS, 8))
+    tl.store(at[:, None] + tl.arange(0, 8)[None, :], flat, mask=mask[:, None])
 
 
 @triton.jit
@@ -195,6 +194,7 @@ def _expand_kernel(
     PANEL_BYTES: tl.constexpr,
     IS_SHORT: tl.constexpr,
     KIND: tl.constexpr,
+    MINIMA: tl.constexpr,
     FOLD: tl.constexpr,
     BLOCKS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -220,21 +220,22 @@ def _expand_kernel(
     words = load_group(base, row_in_panel, group + thread * 0, PLANES, NUM_PLANES, IS_SHORT)
     num_code_planes: tl.constexpr = 1 if KIND == _SINGLE else 2
     num_terms: tl.constexpr = 2 if KIND == _SPLIT else 1
+    first = (matrix * num_code_planes * BLOCKS + group * 8) * ROWS + row
+    codes_at = codes_ptr + first * 8
+    scales_at = scales_ptr + (matrix * num_terms * BLOCKS + group * 8) * ROWS + row
+    minima_at = minima_ptr + (matrix * MINIMA * BLOCKS + group * 8) * ROWS + row
     for b in tl.static_range(8):
-        block = group * 8 + b
-        is_stored = mask & (block < BLOCKS)
+        is_stored = mask & (group * 8 + b < BLOCKS)
         codes = block_codes(FORMAT, words, b, grid_ptr)
         scales, subs, minima = block_scales(FORMAT, words, b)
         planes = _planes_of_block(codes, subs, TRAITS, KIND, FOLD)
         for p in tl.static_range(num_code_planes):
-            at = ((matrix * num_code_planes + p) * BLOCKS + block) * ROWS + row
-            _store_words(codes_ptr, at * 8, planes[p], is_stored)
+            at = codes_at + (p * BLOCKS + b) * ROWS * 8
+            _store_words(at, planes[p], is_stored, TILE * 8)
         for t in tl.static_range(num_terms):
-            at = ((matrix * num_terms + t) * BLOCKS + block) * ROWS + row
-            tl.store(scales_ptr + at, scales[t] * FOLD, mask=is_stored)
-        for t in tl.static_range(TRAITS[3]):
-            at = ((matrix * TRAITS[3] + t) * BLOCKS + block) * ROWS + row
-            tl.store(minima_ptr + at, minima[t], mask=is_stored)
+            tl.store(scales_at + (t * BLOCKS + b) * ROWS, scales[t] * FOLD, mask=is_stored)
+        for t in tl.static_range(MINIMA):
+            tl.store(minima_at + (t * BLOCKS + b) * ROWS, minima[t], mask=is_stored)
 
 
 def expand(weights: PackedMatrix, out: Expanded, slots: Tensor | None = None) -> None:
@@ -249,7 +250,7 @@ def expand(weights: PackedMatrix, out: Expanded, slots: Tensor | None = None) ->
     num_panels = out.num_matrices * -(-out.num_rows // PANEL_ROWS)
     shape = shape_of(weights.format_name, weights.inner)
     groups = shape.pop("GROUPS")
-    tile = 16
+    tile = 4  # a warp: words change threads by shuffles, and stores are 16 bytes side by side
     _expand_kernel[(triton.cdiv(num_panels, tile), groups)](
         weights.panels,
         out.scales if slots is None else slots,
@@ -260,11 +261,12 @@ def expand(weights: PackedMatrix, out: Expanded, slots: Tensor | None = None) ->
         out.minima,
         **shape,
         KIND=out.kind,
+        MINIMA=out.num_minima,
         FOLD=_FOLDS.get(weights.format_name, 1),
         BLOCKS=weights.inner // 32,
         ROWS=out.num_rows,
         HAS_SLOTS=slots is not None,
         TILE=tile,
-        num_warps=4,
+        num_warps=1,
         **arith.LAUNCH,
     )

@@ -206,7 +206,16 @@ def gated_mlp(
     bad: Tensor,
     tiling: Tiling = DENSE_TILING,
 ) -> None:
-    """out[t] = down(silu(gate x[t]) * (up x[t])): the shared expert; ``hidden`` is room for T rows."""
+    """out[t] = down(silu(gate x[t]) * (up x[t])): the shared expert.
+
+    Args:
+        x: codes of T rows.
+        gate, up, down: one matrix each.
+        hidden: room for the codes of T rows between them.
+        out: [T, D] float32.
+        bad: [1] int32, becomes 1 when a value is NaN or infinite.
+        tiling: shape of a tile.
+    """
     gate_up(x, gate, up, hidden, bad, tiling=tiling)
     prompt_product(hidden.rows(x.num_rows), down, out, tiling)
 
