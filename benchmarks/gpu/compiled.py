@@ -1,7 +1,7 @@
 """Machine code of the kernels, read without a card: registers, spills, loads, instructions.
 
-    python benchmarks/gpu/compiled.py [--only product,experts,rows] [--formats Q4_0,IQ3_S] [--rows 1,4]
-                                      [--sass DIR]
+    python benchmarks/gpu/compiled.py [--only product,experts,rows] [--formats Q4_0,IQ3_S]
+                                      [--rows 1,4] [--sass DIR]
 
 Compiles for sm_90 at the geometry of the 256-expert model and prints a line for each kernel.
 "inst/w" is instructions of the whole kernel by the weights of one lane in one round of its loop.

@@ -55,7 +55,12 @@ def empty_rows(
     )
 
 
-@triton.jit
+_SIZES = [
+    "blob_bytes", "num_panels", "out_stride", "entries_of_row", "num_rows", "rows_of_role",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=["out_ptr", "factors_ptr"])
 def _entry_kernel(
     blobs_ptr, blob_bytes, num_panels, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr,
     grid_ptr, ids_ptr, slot_of_ptr, factors_ptr, out_ptr, out_stride, entries_of_row, num_rows,

@@ -84,7 +84,11 @@ def _add_in_order(total, sums, SLOTS: tl.constexpr, TILE: tl.constexpr):
     return total
 
 
-@triton.jit
+# Sizes must not choose a compilation of their own: one kernel serves all matrices of a format.
+_SIZES = ["num_panels", "num_rows", "out_stride"]
+
+
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=["out_ptr"])
 def _product_kernel(
     panels_ptr,
     num_panels,
