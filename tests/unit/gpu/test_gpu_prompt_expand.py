@@ -65,20 +65,6 @@ def test_expanded_weights_are_the_terms_of_the_reference(name: str, device: str)
             assert found.num_minima == 0
 
 
-def test_a_table_says_which_matrix_stands_where(device: str) -> None:
-    inner, num_rows = 96, 5
-    raw = random_experts("Q4_0", 3, num_rows, inner)
-    packed = pack_experts("Q4_0", raw, inner, device)
-    every, chosen = (expanded_room("Q4_0", 3, num_rows, inner, device) for _ in range(2))
-    expand(packed, every)
-    before = chosen.codes[1].clone()
-    expand(packed, chosen, torch.tensor([2, -1, 0], dtype=torch.int32, device=device))
-    for place, matrix in ((0, 2), (2, 0)):
-        assert torch.equal(chosen.codes[place], every.codes[matrix])
-        assert torch.equal(chosen.scales[place], every.scales[matrix])
-    assert torch.equal(chosen.codes[1], before)
-
-
 @pytest.mark.parametrize("inner", [32, 320])
 def test_codes_are_those_of_the_reference(inner: int, device: str) -> None:
     x = np.random.default_rng().normal(0, 4, (5, inner)).astype(np.float32)

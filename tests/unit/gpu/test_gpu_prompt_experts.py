@@ -9,25 +9,30 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 from tests.unit.gpu.prompt_inputs import (  # noqa: E402
     expanded,
+    expanded_room,
     poisoned_codes,
     prompt_codes,
     random_experts,
 )
 from tests.unit.gpu.row_codes import poison  # noqa: E402
 
+from strata.gpu.expert_slots import BlobLayout, empty_slots  # noqa: E402
+from strata.gpu.kernels import experts  # noqa: E402
+from strata.gpu.kernels.expand import expand_slots  # noqa: E402
 from strata.gpu.kernels.expert_prompt import (  # noqa: E402
     ExpertRoom,
-    combine,
     expert_outputs,
     gated_mlp,
 )
 from strata.gpu.kernels.expert_sort import empty_plan, sort_by_expert  # noqa: E402
 from strata.gpu.kernels.grouped_product import Tiling  # noqa: E402
-from strata.reference.expert_numerics import StoredMatrix, expert_mlp  # noqa: E402
-from strata.reference.expert_numerics import combine as reference_combine  # noqa: E402
+from strata.gpu.kernels.quantize import empty_codes  # noqa: E402
+from strata.reference.expert_numerics import combine, product, silu_f32  # noqa: E402
 
 TILING = Tiling(tokens=16, subs=1, rows=32, step=2, stages=2, warps=4)
 HIDDEN, FFN = 256, 96
+MISSING = 1
+FACTORS = (0.7, 1.3, 0.9)
 
 
 def _same_bits(found, expected: np.ndarray) -> bool:
@@ -50,9 +55,32 @@ def _on_device(formats: tuple[str, str, str], raws: list[np.ndarray], device: st
     ]
 
 
-def _reference(formats: tuple[str, str, str], raws: list[np.ndarray], expert: int, x: np.ndarray):
-    stored = [StoredMatrix(name, raw[expert]) for name, raw in zip(formats, raws, strict=True)]
-    return expert_mlp(x, *stored, where="test")
+def _slots(formats: tuple[str, str, str], raws: list[np.ndarray], device: str):
+    """Every expert but MISSING, in slots from the last down."""
+    num_experts = len(raws[0])
+    slots = empty_slots(BlobLayout(formats, HIDDEN, FFN), num_experts, num_experts, device)
+    slots.blobs.fill_(255)
+    for expert in set(range(num_experts)) - {MISSING}:
+        slot = num_experts - 1 - expert
+        parts = [torch.from_numpy(raw[expert].copy()).to(device) for raw in raws]
+        slots.fill(slot, tuple(parts), FACTORS)
+        slots.slot_of[expert] = slot
+    return slots
+
+
+def _reference(
+    formats: tuple[str, str, str],
+    raws: list[np.ndarray],
+    expert: int,
+    x: np.ndarray,
+    factors: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> np.ndarray:
+    gate, up, down = (
+        (name, raw[expert], np.float32(factor))
+        for name, raw, factor in zip(formats, raws, factors, strict=True)
+    )
+    h = silu_f32(product(*gate[:2], x, "gate") * gate[2]) * (product(*up[:2], x, "up") * up[2])
+    return product(*down[:2], h, "down") * down[2]
 
 
 @pytest.mark.parametrize(
@@ -65,33 +93,41 @@ def test_experts_of_a_prompt_have_the_reference_bits(
     rng = np.random.default_rng()
     ids = rng.permuted(np.tile(np.arange(num_experts), (num_rows, 1)), axis=1)[:, :top_k]
     ids = np.ascontiguousarray(ids, np.int32)
-    ids[3, 0] = -1
     x = rng.normal(0, 3, (num_rows, HIDDEN)).astype(np.float32)
     raws = _matrices(formats, num_experts)
+    slots = _slots(formats, raws, device)
     plan = empty_plan(ids.size, num_experts, TILING.tile_tokens, device)
     ids_there = torch.from_numpy(ids).to(device)
-    sort_by_expert(ids_there, plan)
+    sort_by_expert(ids_there, plan, slots.slot_of)
     room = ExpertRoom(poisoned_codes(ids.size, FFN, device), poison(device, ids.size, HIDDEN))
     bad = torch.zeros(1, dtype=torch.int32, device=device)
+    weights = [
+        expanded_room(name, num_experts, *slots.layout.shape_of(role), device)
+        for role, name in enumerate(formats)
+    ]
+    for role, matrices in enumerate(weights):
+        expand_slots(slots, role, matrices)
     expert_outputs(
-        prompt_codes(x, device), *_on_device(formats, raws, device), plan, room, bad,
+        prompt_codes(x, device), *weights, plan, room, bad,
         num_pairs=ids.size, top_k=top_k, tiling=TILING,
     )  # fmt: skip
     assert bad.item() == 0
-    weights = rng.random((num_rows, top_k), np.float32)
-    shared = rng.normal(0, 1, (num_rows, HIDDEN)).astype(np.float32)
-    gate = rng.normal(0, 1, num_rows).astype(np.float32)
+    expected = np.full((num_rows, top_k, HIDDEN), np.nan, np.float32)
+    for t, rank in np.argwhere(ids != MISSING):
+        expected[t, rank] = _reference(formats, raws, ids[t, rank], x[t : t + 1], FACTORS)[0]
+    assert _same_bits(room.outputs, expected.reshape(-1, HIDDEN))
+    # What the card has not, somebody else answers; then the window's combination does.
+    room.outputs.view(expected.shape)[ids_there == MISSING] = 0.5
+    expected[ids == MISSING] = 0.5
+    topk, shared = rng.random((num_rows, top_k), np.float32), x[::-1].copy()
     out = poison(device, num_rows, HIDDEN)
-    weights_there, shared_there, gate_there = (
-        torch.from_numpy(a).to(device) for a in (weights, shared, gate)
-    )
-    combine(room.outputs, weights_there, ids_there, shared_there, gate_there, out)
-    expected = np.empty((num_rows, HIDDEN), np.float32)
-    for t in range(num_rows):
-        known = ids[t] >= 0
-        experts = [_reference(formats, raws, e, x[t : t + 1])[0] for e in ids[t][known]]
-        expected[t] = reference_combine(experts, weights[t][known], shared[t], gate[t])
-    assert _same_bits(out, expected)
+    rows = experts.ExpertRows(room.outputs, empty_codes(1, FFN, device), room.outputs)
+    ones = torch.ones(num_rows, device=device)
+    topk_there, shared_there = (torch.from_numpy(a).to(device) for a in (topk, shared))
+    experts.combine(rows, topk_there, shared_there, ones, out)
+    gate = np.full(num_rows, 100, np.float32)  # a sigmoid of one
+    combined = [combine(expected[t], topk[t], shared[t], gate[t]) for t in range(num_rows)]
+    assert _same_bits(out, np.array(combined))
 
 
 def test_the_shared_expert_is_one_matrix_without_a_plan(device: str) -> None:

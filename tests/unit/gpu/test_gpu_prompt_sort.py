@@ -65,3 +65,11 @@ def test_ids_of_nobody_are_left_out(device: str) -> None:
     ids[1::5, 0] = 9
     plan = _sorted_plan(ids, 9, 16, device)
     _assert_is_sorted(plan, ids, 9, 16)
+
+
+def test_experts_in_no_slot_are_left_out(device: str) -> None:
+    ids = _random_ids(40, 3, 9)
+    plan = empty_plan(ids.size, 9, 16, device)
+    slot_of = torch.tensor([0, -1, 2, 3, -1, 5, 6, 7, 1], dtype=torch.int32, device=device)
+    sort_by_expert(torch.from_numpy(ids).to(device), plan, slot_of)
+    _assert_is_sorted(plan, np.where(np.isin(ids, (1, 4)), -1, ids), 9, 16)

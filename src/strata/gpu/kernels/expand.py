@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -27,7 +28,11 @@ from strata.gpu.kernels.group import load_group
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import shape_of
 from strata.gpu.kernels.unpack import block_codes, block_scales, traits
-from strata.gpu.packing import PANEL_ROWS, PackedMatrix
+from strata.gpu.packing import PANEL_ROWS
+
+if TYPE_CHECKING:
+    from strata.gpu.expert_slots import ExpertSlots
+    from strata.gpu.packing import PackedMatrix
 
 SINGLE, WIDE, SPLIT = 0, 1, 2
 _SINGLE, _WIDE, _SPLIT = tl.constexpr(SINGLE), tl.constexpr(WIDE), tl.constexpr(SPLIT)
@@ -43,12 +48,14 @@ class Expanded:
         codes: [M, planes, B, R, 32] int8; planes is 1 (SINGLE) or 2.
         scales: [M, terms, B, R] float32, W; terms is 1, in SPLIT 2.
         minima: [M, minima, B, R] float32, Wm; minima is 0, 1 or 2 (one for each 16 weights).
+        factors: [M] float32, multiplies a matrix's finished products; one but for NVFP4.
     """
 
     kind: int
     codes: Tensor
     scales: Tensor
     minima: Tensor
+    factors: Tensor
 
     @property
     def num_matrices(self) -> int:
@@ -81,8 +88,8 @@ def kind_of(format_name: str) -> int:
 
 def _shapes(
     format_name: str, num_matrices: int, num_rows: int, inner: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Shapes of codes, scales and minima."""
+) -> tuple[tuple[int, ...], ...]:
+    """Shapes of codes, scales, minima and factors."""
     kind, blocks = kind_of(format_name), inner // 32
     planes, terms = (1 if kind == SINGLE else 2), (2 if kind == SPLIT else 1)
     tail = (blocks, num_rows)
@@ -90,13 +97,14 @@ def _shapes(
         (num_matrices, planes, *tail, 32),
         (num_matrices, terms, *tail),
         (num_matrices, traits(format_name)[3], *tail),
+        (num_matrices,),
     )
 
 
 def expanded_bytes(format_name: str, num_matrices: int, num_rows: int, inner: int) -> int:
     """Bytes of scratch that ``expanded_in`` needs."""
-    codes, scales, minima = _shapes(format_name, num_matrices, num_rows, inner)
-    return math.prod(codes) + 4 * (math.prod(scales) + math.prod(minima))
+    codes, *floats = _shapes(format_name, num_matrices, num_rows, inner)
+    return math.prod(codes) + 4 * sum(math.prod(shape) for shape in floats)
 
 
 def expanded_in(
@@ -104,7 +112,7 @@ def expanded_in(
 ) -> Expanded:
     """An ``Expanded`` whose fields lie in ``scratch``, flat uint8 and 16-byte aligned."""
     parts, start = [], 0
-    dtypes = (torch.int8, torch.float32, torch.float32)
+    dtypes = (torch.int8, torch.float32, torch.float32, torch.float32)
     shapes = _shapes(format_name, num_matrices, num_rows, inner)
     for shape, dtype in zip(shapes, dtypes, strict=True):
         size = math.prod(shape) * dtype.itemsize
@@ -181,12 +189,15 @@ def _store_words(at, words, mask, THREADS: tl.constexpr):
 @triton.jit
 def _expand_kernel(
     panels_ptr,
+    matrix_bytes,
     slots_ptr,
+    factors_in_ptr,
     num_panels,
     grid_ptr,
     codes_ptr,
     scales_ptr,
     minima_ptr,
+    factors_ptr,
     FORMAT: tl.constexpr,
     TRAITS: tl.constexpr,
     PLANES: tl.constexpr,
@@ -211,12 +222,15 @@ def _expand_kernel(
     matrix = (panel // panels_each).to(tl.int64)
     row = panel % panels_each * 8 + row_in_panel
     mask = is_panel & (row < ROWS)
-    source = panel.to(tl.int64)
+    source = matrix
+    factor = (thread * 0).to(tl.float32) + 1.0
     if HAS_SLOTS:
         slot = tl.load(slots_ptr + matrix)
         mask = mask & (slot >= 0)
-        source = tl.maximum(slot, 0).to(tl.int64) * panels_each + panel % panels_each
-    base = panels_ptr + source * PANEL_BYTES
+        source = tl.maximum(slot, 0).to(tl.int64)
+        factor = tl.load(factors_in_ptr + source * 3)
+    tl.store(factors_ptr + matrix, factor, mask=mask & (row == 0) & (group == 0))
+    base = panels_ptr + source * matrix_bytes + (panel % panels_each).to(tl.int64) * PANEL_BYTES
     words = load_group(base, row_in_panel, group + thread * 0, PLANES, NUM_PLANES, IS_SHORT)
     num_code_planes: tl.constexpr = 1 if KIND == _SINGLE else 2
     num_terms: tl.constexpr = 2 if KIND == _SPLIT else 1
@@ -238,35 +252,50 @@ def _expand_kernel(
             tl.store(minima_at + (t * BLOCKS + b) * ROWS, minima[t], mask=is_stored)
 
 
-def expand(weights: PackedMatrix, out: Expanded, slots: Tensor | None = None) -> None:
+def expand(weights: PackedMatrix, out: Expanded) -> None:
     """Codes and factors of packed matrices laid end to end.
 
     Args:
         weights: panels of matrices of ``out.num_rows`` rows each, every one in panels of its own.
         out: as many matrices of the same inner size, of ``kind_of`` the format.
-        slots: [M] int32, which matrix of ``weights`` is the i-th of ``out``; below zero: none, its
-            place in ``out`` stays as it is. None for 0, 1, 2 ...
     """
+    stride = -(-out.num_rows // PANEL_ROWS) * weights.panels.shape[1]
+    _launch(weights.format_name, weights.panels, stride, None, None, out)
+
+
+def expand_slots(slots: ExpertSlots, role: int, out: Expanded, first_expert: int = 0) -> None:
+    """Codes and factors of experts in slots; the place of one that is in none stays as it is.
+
+    Args:
+        slots: of a layer.
+        role: 0 gate, 1 up, 2 down.
+        out: matrices of experts ``first_expert`` and on, of the role's shape.
+        first_expert: the expert of matrix 0.
+    """
+    layout = slots.layout
+    start = layout.offset_of(role)
+    _launch(
+        layout.formats[role], slots.blobs.view(-1)[start:], layout.blob_bytes,
+        slots.slot_of[first_expert:], slots.scales.view(-1)[role:], out,
+    )  # fmt: skip
+
+
+def _launch(
+    format_name: str,
+    source: Tensor,
+    matrix_bytes: int,
+    slot_of: Tensor | None,
+    factors: Tensor | None,
+    out: Expanded,
+) -> None:
     num_panels = out.num_matrices * -(-out.num_rows // PANEL_ROWS)
-    shape = shape_of(weights.format_name, weights.inner)
+    shape = shape_of(format_name, out.inner)
     groups = shape.pop("GROUPS")
     tile = 4  # a warp: words change threads by shuffles, and stores are 16 bytes side by side
     _expand_kernel[(triton.cdiv(num_panels, tile), groups)](
-        weights.panels,
-        out.scales if slots is None else slots,
-        num_panels,
-        lattice(weights.format_name, weights.panels.device),
-        out.codes.view(torch.int32),
-        out.scales,
-        out.minima,
-        **shape,
-        KIND=out.kind,
-        MINIMA=out.num_minima,
-        FOLD=_FOLDS.get(weights.format_name, 1),
-        BLOCKS=weights.inner // 32,
-        ROWS=out.num_rows,
-        HAS_SLOTS=slots is not None,
-        TILE=tile,
-        num_warps=1,
-        **arith.LAUNCH,
-    )
+        source, matrix_bytes, slot_of, factors, num_panels, lattice(format_name, source.device),
+        out.codes.view(torch.int32), out.scales, out.minima, out.factors,
+        **shape, KIND=out.kind, MINIMA=out.num_minima, FOLD=_FOLDS.get(format_name, 1),
+        BLOCKS=out.inner // 32, ROWS=out.num_rows, HAS_SLOTS=slot_of is not None, TILE=tile,
+        num_warps=1, **arith.LAUNCH,
+    )  # fmt: skip

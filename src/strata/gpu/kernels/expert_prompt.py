@@ -1,9 +1,9 @@
-"""The experts of a prompt: gate and up with their product's codes, down, and the weighted sum.
+"""The experts of a prompt: gate and up with their product's codes, then down.
 
-Owns the fusion of silu(gate) * up and its quantisation into the product of gate and up, and the
-combination in routing order. Rows of the hidden layer lie in the order of positions of the plan,
-rows of the outputs in the order of pairs. A dense gated layer (the shared expert) is the same with
-one matrix and no plan.
+Owns the fusion of silu(gate) * up and its quantisation into the product of gate and up. Rows of the
+hidden layer lie in the order of positions of the plan, rows of the outputs in the order of pairs,
+as ``experts.combine`` reads them. A dense gated layer (the shared expert) is the same with one
+matrix and no plan.
 """
 
 from __future__ import annotations
@@ -66,9 +66,11 @@ def _gate_up_kernel(
     gate_codes,
     gate_scales,
     gate_minima,
+    gate_factors,
     up_codes,
     up_scales,
     up_minima,
+    up_factors,
     order_ptr,
     offsets_ptr,
     tiles_ptr,
@@ -115,9 +117,10 @@ def _gate_up_kernel(
         x, token, gate, row, up, row, (GATE_KIND, UP_KIND), (GATE_MINIMA, UP_MINIMA), SUMS,
         BLOCKS, (ROWS, ROWS), STEP, STAGES, TOKENS, SUBS, TILE,
     )  # fmt: skip
+    gate_factor, up_factor = tl.load(gate_factors + matrix), tl.load(up_factors + matrix)
     for s in tl.static_range(SUBS):
         position = first + s * TOKENS + tl.arange(0, TOKENS)
-        hidden = arith.silu(totals[s]) * totals[SUBS + s]
+        hidden = arith.silu(totals[s] * gate_factor) * (totals[SUBS + s] * up_factor)
         store_prompt_codes(
             hidden, position.to(tl.int64), position < end, row_tile * (TILE // 32),
             h_codes, h_scales, h_scaled, h_halves, bad_ptr, ROWS // 32, TOKENS, TILE // 32,
@@ -157,7 +160,8 @@ def gate_up(
         num_tiles = plan.max_tiles(num_pairs)
     _gate_up_kernel[(num_tiles * triton.cdiv(gate.num_rows, tiling.rows),)](
         x.codes, x.scales, x.scaled_sums, x.scaled_half_sums,
-        gate.codes, gate.scales, gate.minima, up.codes, up.scales, up.minima,
+        gate.codes, gate.scales, gate.minima, gate.factors,
+        up.codes, up.scales, up.minima, up.factors,
         None if plan is None else plan.order,
         None if plan is None else plan.offsets,
         None if plan is None else plan.tiles,
@@ -218,62 +222,3 @@ def gated_mlp(
     """
     gate_up(x, gate, up, hidden, bad, tiling=tiling)
     prompt_product(hidden.rows(x.num_rows), down, out, tiling)
-
-
-@triton.jit
-def _combine_kernel(
-    y_ptr,
-    y_stride,
-    weights_ptr,
-    ids_ptr,
-    shared_ptr,
-    shared_stride,
-    gate_ptr,
-    gate_stride,
-    out_ptr,
-    out_stride,
-    TOP_K: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    t = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < COLUMNS
-    # The first addition must not change a bit: minus zero plus anything is that thing.
-    total = tl.full((BLOCK,), -0.0, tl.float32)
-    for k in tl.static_range(TOP_K):
-        pair = t * TOP_K + k
-        is_here = tl.load(ids_ptr + pair) >= 0
-        y = tl.load(y_ptr + pair * y_stride + column, mask=mask & is_here, other=0.0)
-        total = tl.where(is_here, total + tl.load(weights_ptr + pair) * y, total)
-    gate = arith.sigmoid(tl.load(gate_ptr + t * gate_stride))
-    total += gate * tl.load(shared_ptr + t * shared_stride + column, mask=mask, other=0.0)
-    tl.store(out_ptr + t * out_stride + column, total, mask=mask)
-
-
-def combine(
-    outputs: Tensor,
-    topk_weights: Tensor,
-    ids: Tensor,
-    shared_output: Tensor,
-    shared_gate: Tensor,
-    out: Tensor,
-) -> None:
-    """Experts of each row in routing order, rank 0 first, then the shared expert.
-
-    Args:
-        outputs: [T * K, D] float32 by pair; rows of pairs without an expert are not read.
-        topk_weights: [T, K] float32, contiguous.
-        ids: [T, K] int32, contiguous; below zero: no expert.
-        shared_output: [T, D] float32.
-        shared_gate: [T] float32 before its sigmoid, of any stride.
-        out: [T, D] float32.
-    """
-    num_rows, top_k = ids.shape
-    columns = out.shape[1]
-    block = min(1024, triton.next_power_of_2(columns))
-    _combine_kernel[(num_rows, triton.cdiv(columns, block))](
-        outputs, outputs.stride(0), topk_weights, ids, shared_output, shared_output.stride(0),
-        shared_gate, shared_gate.stride(0), out, out.stride(0),
-        TOP_K=top_k, COLUMNS=columns, BLOCK=block, num_warps=4, **arith.LAUNCH,
-    )  # fmt: skip

@@ -69,18 +69,32 @@ def empty_plan(
 
 
 @triton.jit
+def _load_ids(
+    ids_ptr, slot_of_ptr, pair, num_pairs, EXPERTS: tl.constexpr, HAS_SLOTS: tl.constexpr
+):
+    """Experts of pairs; -1 where there is none, or where it is in no slot."""
+    ids = tl.load(ids_ptr + pair, mask=pair < num_pairs, other=-1)
+    is_here = (ids >= 0) & (ids < EXPERTS)
+    if HAS_SLOTS:
+        is_here = is_here & (tl.load(slot_of_ptr + ids, mask=is_here, other=-1) >= 0)
+    return tl.where(is_here, ids, -1)
+
+
+@triton.jit
 def _count_kernel(
     ids_ptr,
+    slot_of_ptr,
     num_pairs,
     histogram_ptr,
     EXPERTS: tl.constexpr,
+    HAS_SLOTS: tl.constexpr,
     CHUNK: tl.constexpr,
     STEP: tl.constexpr,
 ):
     """How many pairs of each chunk want each expert."""
     chunk = tl.program_id(0)
     pair = chunk * CHUNK + tl.arange(0, CHUNK)
-    ids = tl.load(ids_ptr + pair, mask=pair < num_pairs, other=-1)
+    ids = _load_ids(ids_ptr, slot_of_ptr, pair, num_pairs, EXPERTS, HAS_SLOTS)
     expert = tl.program_id(1) * STEP + tl.arange(0, STEP)
     counts = tl.sum((ids[:, None] == expert[None, :]).to(tl.int32), axis=0)
     tl.store(histogram_ptr + chunk * EXPERTS + expert, counts, mask=expert < EXPERTS)
@@ -102,6 +116,7 @@ def _scan_kernel(
 @triton.jit
 def _place_kernel(
     ids_ptr,
+    slot_of_ptr,
     num_pairs,
     histogram_ptr,
     counts_ptr,
@@ -110,6 +125,7 @@ def _place_kernel(
     tiles_ptr,
     max_tiles,
     EXPERTS: tl.constexpr,
+    HAS_SLOTS: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -127,8 +143,8 @@ def _place_kernel(
         tl.store(offsets_ptr + expert * 0, 0, mask=expert == 0)
 
     pair = chunk * CHUNK + tl.arange(0, CHUNK)
-    ids = tl.load(ids_ptr + pair, mask=pair < num_pairs, other=-1)
-    is_here = (ids >= 0) & (ids < EXPERTS)
+    ids = _load_ids(ids_ptr, slot_of_ptr, pair, num_pairs, EXPERTS, HAS_SLOTS)
+    is_here = ids >= 0
     index = tl.arange(0, CHUNK)
     is_before = (ids[None, :] == ids[:, None]) & (index[None, :] < index[:, None])
     rank = tl.sum(is_before.to(tl.int32), axis=1)
@@ -148,19 +164,21 @@ def _place_kernel(
     tl.store(tiles_ptr + 2 * tile + 1, tl.where(is_tile, start, 0), mask=tile < max_tiles)
 
 
-def sort_by_expert(ids: Tensor, plan: ExpertPlan) -> None:
+def sort_by_expert(ids: Tensor, plan: ExpertPlan, slot_of: Tensor | None = None) -> None:
     """Fills ``plan`` for the pairs of ``ids``.
 
     Args:
         ids: [T, K] int32, contiguous; T * K no more than the plan has room for.
         plan: of ``empty_plan``; every field is written as far as T * K pairs need it.
+        slot_of: [E] int32; pairs of experts below zero there are left out. None: all are there.
     """
     num_pairs, num_experts = ids.numel(), plan.num_experts
     num_chunks = triton.cdiv(num_pairs, _CHUNK)
     step = min(64, triton.next_power_of_2(num_experts))
     _count_kernel[(num_chunks, triton.cdiv(num_experts, step))](
-        ids, num_pairs, plan.histogram,
-        EXPERTS=num_experts, CHUNK=_CHUNK, STEP=step, num_warps=4, **arith.LAUNCH,
+        ids, slot_of, num_pairs, plan.histogram,
+        EXPERTS=num_experts, HAS_SLOTS=slot_of is not None, CHUNK=_CHUNK, STEP=step, num_warps=4,
+        **arith.LAUNCH,
     )  # fmt: skip
     _scan_kernel[(num_experts,)](
         plan.histogram, plan.counts, num_chunks,
@@ -169,10 +187,10 @@ def sort_by_expert(ids: Tensor, plan: ExpertPlan) -> None:
     )  # fmt: skip
     max_tiles = plan.max_tiles(num_pairs)
     _place_kernel[(num_chunks,)](
-        ids, num_pairs, plan.histogram, plan.counts, plan.order, plan.offsets, plan.tiles,
-        max_tiles,
-        EXPERTS=num_experts, WIDTH=triton.next_power_of_2(num_experts), CHUNK=_CHUNK,
-        TOKENS=plan.tile_tokens,
+        ids, slot_of, num_pairs, plan.histogram, plan.counts, plan.order, plan.offsets,
+        plan.tiles, max_tiles,
+        EXPERTS=num_experts, HAS_SLOTS=slot_of is not None,
+        WIDTH=triton.next_power_of_2(num_experts), CHUNK=_CHUNK, TOKENS=plan.tile_tokens,
         TILES=triton.next_power_of_2(triton.cdiv(max_tiles, num_chunks)), num_warps=8,
         **arith.LAUNCH,
     )  # fmt: skip

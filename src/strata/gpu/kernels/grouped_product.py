@@ -132,6 +132,7 @@ def _grouped_kernel(
     w_codes,
     w_scales,
     w_minima,
+    w_factors,
     order_ptr,
     offsets_ptr,
     tiles_ptr,
@@ -170,13 +171,14 @@ def _grouped_kernel(
         (KIND, KIND), (MINIMA, MINIMA), MINIMA, BLOCKS, (ROWS, ROWS),
         STEP, STAGES, TOKENS, SUBS, TILE,
     )  # fmt: skip
+    factor = tl.load(w_factors + matrix)
     place = positions_of(first, end, order_ptr, SCATTER, 1, TOKENS, SUBS)
     for h in tl.static_range(2):
         for s in tl.static_range(SUBS):
             is_token = first + s * TOKENS + tl.arange(0, TOKENS) < end
             at = place[s][:, None] * out_stride + (row + h * TILE)[None, :]
             mask = is_token[:, None] & (row + h * TILE < ROWS)[None, :]
-            tl.store(out_ptr + at, totals[h * SUBS + s], mask=mask)
+            tl.store(out_ptr + at, totals[h * SUBS + s] * factor, mask=mask)
 
 
 def grouped_product(
@@ -246,6 +248,7 @@ def _launch(
         w_codes=weights.codes,
         w_scales=weights.scales,
         w_minima=weights.minima,
+        w_factors=weights.factors,
         num_tokens=num_tokens,
         out_ptr=out,
         out_stride=out.stride(0),
