@@ -28,7 +28,7 @@ _INTERPRETED_PANELS = 64
 
 
 @triton.jit
-def _value(word, INDEX: tl.constexpr, FORMAT: tl.constexpr):
+def weight_value(word, INDEX: tl.constexpr, FORMAT: tl.constexpr):
     """Weight INDEX of a loaded word as float32."""
     if FORMAT == "F32":
         return word.to(tl.float32, bitcast=True)
@@ -65,7 +65,7 @@ def _float_kernel(
     for first in range(0, LOADS, AHEAD):
         following = _load_ahead(base, tl.minimum(first + AHEAD, LOADS - AHEAD), AHEAD)
         for i in tl.static_range(AHEAD * VALUES):
-            weight = _value(words[i * 4 // VALUES], i % (VALUES // 4), FORMAT)
+            weight = weight_value(words[i * 4 // VALUES], i % (VALUES // 4), FORMAT)
             k = (first * VALUES + i) * 4 + part
             added = ()
             for n in tl.static_range(N):
