@@ -56,7 +56,7 @@ def matrix_sums(
     base = panels_ptr + panel.to(tl.int64) * PANEL_BYTES
     totals = ()
     for _ in tl.static_range(N):
-        totals = totals + (tl.zeros((TILE, SLOTS, 8), tl.float32),)
+        totals = totals + (tl.zeros((TILE, 8), tl.float32),)
     # A loop of the machine, not unrolled: the code of eight rows would outgrow its cache.
     for first in range(0, GROUPS, SLOTS):
         group = tl.minimum(first + slot, GROUPS - 1)
@@ -69,18 +69,23 @@ def matrix_sums(
             live = tl.where(first + slot < GROUPS, sums[n], 0.0)
             added = added + (_add_in_order(totals[n], live, SLOTS, TILE),)
         totals = added
-    return totals
+    spread = ()
+    for n in tl.static_range(N):
+        spread = spread + (tl.broadcast_to(totals[n][:, None, :], (TILE, SLOTS, 8)),)
+    return spread
 
 
 @triton.jit
 def _add_in_order(total, sums, SLOTS: tl.constexpr, TILE: tl.constexpr):
-    """``total`` [TILE, SLOTS, 8], alike in every slot, plus the slots' sums, ascending."""
+    """``total`` [TILE, 8] plus the slots' sums, ascending.
+
+    A slot is picked by a sum over all, the others zero. ``tl.gather`` would need fewer shuffles, but
+    wants another distribution over threads, and Triton then unpacks the weights in both.
+    """
     by_slot = tl.reshape(sums, (TILE, SLOTS, 8))
-    if SLOTS == 1:
-        return total + by_slot
+    slots = tl.arange(0, SLOTS)[None, :, None]
     for s in tl.static_range(SLOTS):
-        index = tl.full((TILE, SLOTS, 8), s, tl.int32)
-        total = total + tl.gather(by_slot, index, 1)
+        total = total + tl.sum(tl.where(slots == s, by_slot, 0.0), axis=1)
     return total
 
 

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from strata.gpu.kernels.words import byte_of, half_of, load_words, shifted
 
-_TABLE = tl.constexpr("ld.global.nc")
+_TABLE = tl.constexpr("ld.global")
 
 
 @triton.jit
