@@ -1,0 +1,78 @@
+"""A model file on a card, as ``Settings`` wish it; refuses before anything is allocated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton  # noqa: F401 - a missing one is told here, before anything is read
+
+from strata import telemetry
+from strata.errors import DeviceError, SettingsError
+from strata.gpu.memory_plan import Wishes, check_plan, plan_memory
+from strata.gpu.model import GpuModel
+from strata.gpu.model_layout import model_layout
+from strata.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from strata.formats.tensor_index import TensorIndex
+    from strata.model_spec import ModelSpec
+    from strata.settings import Settings
+
+
+def load_model(
+    index: TensorIndex,
+    spec: ModelSpec,
+    settings: Settings,
+    capacity: int,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> GpuModel:
+    """The model, ready for a conversation of ``capacity`` tokens on the first card.
+
+    Args:
+        index: an open model whose layout has been checked; may be closed afterwards.
+        spec: its geometry.
+        settings: kv_format, vram_limit, direct_io and draft_tokens are used.
+        capacity: tokens of the conversation that is to fit.
+        on_progress: called with (bytes read, bytes to read).
+
+    Raises:
+        DeviceError: there is no card, or it refuses.
+        PlanError: it does not fit; says what takes how much, and the cheapest ways out.
+        SettingsError: a wish the card cannot grant.
+        UnsupportedError: a block format without kernels.
+        CheckpointError: a tensor cannot be used; names it.
+    """
+    if settings.kv_format == "f32":
+        raise SettingsError("the card keeps keys and values as f16 or int8.\n  Try: --kv f16")
+    device = _card()
+    if settings.draft_tokens and spec.num_draft_layers:
+        telemetry.notice("draft-layer", "the card runs no draft layer yet; nothing is drafted.")
+    limit = None if settings.vram_limit is None else settings.vram_limit * MiB
+    plan = plan_memory(index, spec, Wishes(capacity, settings.kv_format))
+    free, _ = torch.cuda.mem_get_info(device)
+    check_plan(plan, model_layout(index, spec), spec, free_bytes=free, limit_bytes=limit)
+    name = torch.cuda.get_device_name(device)
+    telemetry.notice("memory-plan", f"memory on {name}:\n{plan.table()}")
+    return GpuModel(
+        index,
+        spec,
+        device,
+        kv_format=settings.kv_format,
+        direct_io=settings.direct_io,
+        limit_bytes=limit,
+        on_progress=on_progress,
+    )
+
+
+def _card() -> torch.device:
+    if not torch.cuda.is_available():
+        built = "" if torch.version.cuda else " (this torch is built without CUDA)"
+        raise DeviceError(
+            f"torch {torch.__version__} sees no graphics card{built}.\n"
+            "  Try: --device cpu, or a driver and a torch that fit the card."
+        )
+    return torch.device("cuda", torch.cuda.current_device())

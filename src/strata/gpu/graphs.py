@@ -1,0 +1,80 @@
+"""Runs windows: as CUDA graphs, each captured once, or launch by launch where there is no card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from strata.gpu.buffers import input_bytes
+
+if TYPE_CHECKING:
+    from strata.gpu.buffers import WindowBuffers
+    from strata.gpu.window import Window, WindowShape
+    from strata.model_spec import ModelSpec
+
+
+class WindowRunner:
+    """One conversation's windows.
+
+    Args:
+        window: its launches.
+        buffers: whose host sides a run reads and writes.
+        spec: geometry.
+    """
+
+    def __init__(self, window: Window, buffers: WindowBuffers, spec: ModelSpec) -> None:
+        self._window = window
+        self._buffers = buffers
+        self._spec = spec
+        self._graphs: dict[WindowShape, torch.cuda.CUDAGraph] = {}
+        self._is_card = buffers.rows.is_cuda
+
+    def run(self, shape: WindowShape) -> None:
+        """From ``host_inputs`` to ``host_flags`` and ``host_logits`` (if wanted); waits for them."""
+        if not self._is_card:
+            self._launch(shape)
+            return
+        if shape not in self._graphs:
+            self._graphs[shape] = self._capture(shape)
+        self._graphs[shape].replay()
+        torch.cuda.current_stream().synchronize()
+
+    def prepare(self, shape: WindowShape) -> None:
+        """Captures a graph ahead of its first use; rows behind the position are overwritten."""
+        if self._is_card and shape not in self._graphs:
+            self._graphs[shape] = self._capture(shape)
+
+    def step_pending(self) -> None:
+        """Takes pending rows into the recurrent memories; the header in ``host_inputs`` counts."""
+        self._buffers.tensors["inputs"][:16].copy_(self._buffers.host_inputs[:16])
+        self._window.step_pending()
+        if self._is_card:
+            torch.cuda.current_stream().synchronize()
+
+    def _launch(self, shape: WindowShape) -> None:
+        buffers, size = self._buffers, input_bytes(self._spec, shape.num_rows)
+        inputs = buffers.tensors["inputs"]
+        inputs[:size].copy_(buffers.host_inputs[:size], non_blocking=True)
+        self._window.launch(shape)
+        buffers.host_flags.copy_(buffers.tensors["flags"], non_blocking=True)
+        if shape.has_head:
+            rows = slice(shape.num_rows)
+            buffers.host_logits[rows].copy_(buffers.tensors["logits"][rows], non_blocking=True)
+
+    def _capture(self, shape: WindowShape) -> torch.cuda.CUDAGraph:
+        # Kernels are compiled and loaded by a run of their own. It writes what the window will
+        # write anyway, and leaves the memories alone, because no row is pending for it.
+        header = self._buffers.host_inputs[8:12]
+        kept = header.clone()
+        header.zero_()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._launch(shape)
+        stream.synchronize()
+        header.copy_(kept)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            self._launch(shape)
+        return graph

@@ -1,0 +1,199 @@
+"""What a model and one conversation take on a card, known before anything is allocated.
+
+Pure numbers: no torch, no card. The figures are those of the very shapes that ``weights``,
+``state`` and ``buffers`` allocate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from strata.errors import PlanError
+from strata.gpu.model_layout import model_layout
+from strata.gpu.session_layout import state_shapes, window_shapes
+from strata.gpu.shapes import Shape, total_bytes
+from strata.model_spec import LayerKind
+from strata.units import MiB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from strata.formats.tensor_index import TensorEntry
+    from strata.gpu.model_layout import ExpertsLayout, ModelLayout
+    from strata.model_spec import ModelSpec
+
+# Stored bytes are re-laid some at a time on the card; it is done before a session's memory is
+# taken, so only the larger of the two counts.
+LOADING_BYTES = 640 * MiB
+# What a driver takes for its context and the machine code of kernels; a limit includes it.
+DRIVER_BYTES = 512 * MiB
+# Scores a program of the selection holds, cells of a part of the attention: ``indexer.SELECT_TILE``
+# and the tile of ``attention``, which cannot be imported without triton.
+SELECT_TILE = 8192
+PART_CELLS = 64
+_CONTEXT_STEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the size of a conversation follows from."""
+
+    capacity: int
+    kv_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes on the card.
+
+    Attributes:
+        weights: by what holds them.
+        session: by what holds them.
+        wishes: what the session was planned for.
+    """
+
+    weights: Mapping[str, int]
+    session: Mapping[str, int]
+    wishes: Wishes
+
+    @property
+    def total_bytes(self) -> int:
+        """Most bytes held at a time."""
+        return sum(self.weights.values()) + max(sum(self.session.values()), self._loading_bytes)
+
+    @property
+    def _loading_bytes(self) -> int:
+        # A model smaller than the buffers of loading is re-laid in smaller pieces.
+        return min(LOADING_BYTES, 16 * sum(self.weights.values()))
+
+    def table(self) -> str:
+        """The plan as lines of text."""
+        rows = [*self.weights.items(), *self.session.items()]
+        extra = self.total_bytes - sum(size for _, size in rows)
+        if extra:
+            rows.append(("while loading", extra))
+        rows.append(("in all", self.total_bytes))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {format_bytes(size):>12}" for name, size in rows)
+
+
+def plan_memory(entries: Mapping[str, TensorEntry], spec: ModelSpec, wishes: Wishes) -> MemoryPlan:
+    """The plan of a file with these tensors.
+
+    Raises:
+        PlanError: cells of this format are not possible.
+        UnsupportedError: a block format the card has no kernels for.
+    """
+    layout = model_layout(entries, spec)
+    return MemoryPlan(weight_bytes(layout, entries), session_bytes(layout, spec, wishes), wishes)
+
+
+def weight_bytes(layout: ModelLayout, entries: Mapping[str, TensorEntry]) -> dict[str, int]:
+    """Bytes of the weights by what holds them."""
+    return {
+        "dense weights": dense_bytes(layout, entries),
+        "shared experts": _expert_bytes(layer.shared for layer in layout.layers),
+        "routed experts": _expert_bytes(layer.experts for layer in layout.layers),
+    }
+
+
+def dense_bytes(layout: ModelLayout, entries: Mapping[str, TensorEntry]) -> int:
+    """Bytes of everything outside the experts."""
+    panels = (
+        Shape((launch.num_panels, launch.panel_bytes), "uint8")
+        for bundle in layout.bundles
+        for launch in bundle.launches
+    )
+    floats = (Shape(entries[name].shape) for name in layout.floats)
+    return total_bytes(panels) + total_bytes(floats)
+
+
+def _expert_bytes(layers: Iterable[ExpertsLayout]) -> int:
+    return sum(total_bytes(experts.shapes().values()) for experts in layers)
+
+
+def session_bytes(layout: ModelLayout, spec: ModelSpec, wishes: Wishes) -> dict[str, int]:
+    """Bytes of one conversation by what holds them."""
+    state = state_shapes(spec, wishes.capacity, wishes.kv_format)
+    kinds = {f"layer.{i}": kind for i, kind in enumerate(spec.layer_kinds)}
+    by_kind = {
+        kind: sum(total_bytes(state[name].values()) for name in kinds if kinds[name] is kind)
+        for kind in LayerKind
+    }
+    return {
+        "keys and values": by_kind[LayerKind.QSA],
+        "recurrent state": by_kind[LayerKind.GDN] + total_bytes(state["ple"].values()),
+        "buffers": total_bytes(buffer_shapes(layout, spec, wishes.capacity).values()),
+    }
+
+
+def buffer_shapes(layout: ModelLayout, spec: ModelSpec, capacity: int) -> dict[str, Shape]:
+    """Buffers of a decode window."""
+    return window_shapes(spec, layout, capacity, select_tile=SELECT_TILE, part_cells=PART_CELLS)
+
+
+def check_plan(
+    plan: MemoryPlan,
+    layout: ModelLayout,
+    spec: ModelSpec,
+    *,
+    free_bytes: int,
+    limit_bytes: int | None,
+) -> None:
+    """Refuses a plan that does not fit.
+
+    Args:
+        plan: to be checked.
+        layout: of the model, for the ways out.
+        spec: likewise.
+        free_bytes: what the card has left now.
+        limit_bytes: ``--vram-limit``, which counts the driver's share too, or None.
+
+    Raises:
+        PlanError: it does not fit; names the three cheapest ways out.
+    """
+    room = free_bytes
+    if limit_bytes is not None:
+        room = min(free_bytes, max(0, limit_bytes - DRIVER_BYTES))
+    if plan.total_bytes <= room:
+        return
+    is_limit = room < free_bytes
+    source = "--vram-limit leaves" if is_limit else "the card has free"
+    ways = _ways_out(plan, layout, spec, room=room, is_limit=plan.total_bytes <= free_bytes)
+    raise PlanError(
+        f"the model and a conversation of {plan.wishes.capacity} tokens take "
+        f"{format_bytes(plan.total_bytes)} on the card; {source} {format_bytes(room)}.\n"
+        + "".join(f"  {line}\n" for line in plan.table().splitlines())
+        + f"  Try: {'; or '.join(ways[:3])}"
+    )
+
+
+def _ways_out(
+    plan: MemoryPlan, layout: ModelLayout, spec: ModelSpec, *, room: int, is_limit: bool
+) -> list[str]:
+    """What the user may change, cheapest first; those that are not enough by themselves are left
+    out."""
+    ways = []
+
+    def total(wishes: Wishes) -> int:
+        session = session_bytes(layout, spec, wishes)
+        return replace(plan, session=session).total_bytes
+
+    wishes = plan.wishes
+    if wishes.kv_format != "int8" and spec.head_dim % 64 == 0:
+        smaller = replace(wishes, kv_format="int8")
+        if total(smaller) <= room:
+            ways.append("--kv int8")
+    fits, too_many = 0, wishes.capacity // _CONTEXT_STEP + 1
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        is_fit = total(replace(wishes, capacity=middle * _CONTEXT_STEP)) <= room
+        fits, too_many = (middle, too_many) if is_fit else (fits, middle)
+    if fits:
+        ways.append(f"--context {fits * _CONTEXT_STEP}")
+    if is_limit:
+        ways.append(f"--vram-limit {-(-(plan.total_bytes + DRIVER_BYTES) // MiB)}")
+    weights = format_bytes(sum(plan.weights.values()))
+    return [*ways, "--device cpu", f"a file with smaller weights than these {weights}",
+            "close what else uses the card"]  # fmt: skip

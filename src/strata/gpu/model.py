@@ -1,0 +1,94 @@
+"""A model on a card: packed weights, and the sessions that share them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from strata.formats.naming import Role, tensor_name
+from strata.formats.ngram_table import NgramTable
+from strata.gpu.memory_plan import MemoryPlan, Wishes, check_plan, session_bytes
+from strata.gpu.model_layout import model_layout
+from strata.gpu.session import GpuSession
+from strata.gpu.weights import load_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from strata.formats.tensor_index import TensorIndex
+    from strata.model_spec import ModelSpec
+
+
+class GpuModel:
+    """The model protocol of ``engine.session``.
+
+    Args:
+        index: an open model whose layout has been checked; may be closed afterwards.
+        spec: its geometry.
+        device: where; a processor's device runs the kernels in Triton's interpreter, for tests.
+        kv_format: "f16" or "int8".
+        direct_io: read n-gram rows past the page cache.
+        limit_bytes: most memory taken on the card, or None.
+        on_progress: called with (bytes read, bytes to read).
+
+    Raises:
+        CheckpointError: a tensor cannot be used; names it.
+        DeviceError: the card has not got the memory.
+    """
+
+    def __init__(
+        self,
+        index: TensorIndex,
+        spec: ModelSpec,
+        device: torch.device,
+        *,
+        kv_format: str = "f16",
+        direct_io: bool = True,
+        limit_bytes: int | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.device = device
+        self.kv_format = kv_format
+        self.layout = model_layout(index, spec)
+        self._spec = spec
+        self._limit_bytes = limit_bytes
+        self.weights = load_weights(index, spec, self.layout, device, on_progress)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what re-laying the weights took
+        self.ngram_table: NgramTable | None = None
+        if spec.ngram is not None:
+            entry = index[tensor_name(Role.NGRAM_TABLE)]
+            self.ngram_table = NgramTable(entry, is_direct=direct_io)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Geometry of the model."""
+        return self._spec
+
+    def new_session(self, capacity: int) -> GpuSession:
+        """An empty conversation that can hold ``capacity`` tokens.
+
+        Raises:
+            PlanError: the card has no room for it beside the weights.
+        """
+        if self.device.type == "cuda":
+            self._check_room(capacity)
+        return GpuSession(self, capacity)
+
+    def _check_room(self, capacity: int) -> None:
+        free, _ = torch.cuda.mem_get_info(self.device)
+        wishes = Wishes(capacity, self.kv_format)
+        weights = self.weights.num_bytes
+        plan = MemoryPlan(weights, session_bytes(self.layout, self._spec, wishes), wishes)
+        free += sum(weights.values())
+        check_plan(plan, self.layout, self._spec, free_bytes=free, limit_bytes=self._limit_bytes)
+
+    def memory_report(self) -> Mapping[str, int]:
+        """Bytes of packed weights, by what they serve. Sessions come on top."""
+        return dict(self.weights.num_bytes)
+
+    def close(self) -> None:
+        """Ends the reading threads; weights go with the last reference to them."""
+        if self.ngram_table is not None:
+            self.ngram_table.close()

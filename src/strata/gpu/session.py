@@ -1,0 +1,283 @@
+"""One conversation on a card: the session protocol of ``engine.session``.
+
+A prompt is read through windows of eight rows: the same kernels as decoding, so every cut and every
+mixture of reading and decoding gives the same bits.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strata.gpu.buffers import input_views, make_buffers
+from strata.gpu.graphs import WindowRunner
+from strata.gpu.memory_plan import buffer_shapes
+from strata.gpu.state import SessionState, Snapshot
+from strata.gpu.window import Window, WindowShape
+from strata.reference.ngram_memory import ngram_rows
+from strata.session_rules import (
+    MAX_WINDOW_ROWS,
+    broken_state,
+    checked_tokens,
+    not_finite,
+    refuse_wide_window,
+    too_long,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from strata.formats.ngram_table import RowRequest
+    from strata.gpu.model import GpuModel
+
+    Tokens = NDArray[np.int32]
+    Floats = NDArray[np.float32]
+
+
+class GpuSession:
+    """State and buffers of one conversation; used by one thread at a time.
+
+    Args:
+        model: weights and settings; shared.
+        capacity: tokens it can hold.
+
+    Raises:
+        DeviceError: the card has not got the memory.
+    """
+
+    def __init__(self, model: GpuModel, capacity: int) -> None:
+        spec = model.spec
+        self._model = model
+        self._spec = spec
+        self._capacity = capacity
+        self._position = 0
+        self._num_pending = 0  # kept rows that the recurrent memories have not taken in
+        self._window: Tokens | None = None
+        self._is_broken = False
+        self._buffers = make_buffers(
+            spec, buffer_shapes(model.layout, spec, capacity), model.device
+        )
+        queries = self._buffers.tensors.get("gdn_queries")
+        self._state = SessionState(spec, capacity, model.kv_format, model.device, queries)
+        self._runner = WindowRunner(
+            Window(spec, model.weights, self._state, self._buffers, capacity), self._buffers, spec
+        )
+        views = input_views(self._buffers.host_inputs, spec)
+        self._host_position, self._host_pending = views[0].numpy(), views[1].numpy()
+        self._host_rows: Floats = views[2].numpy()
+        self._host_logits: Floats = self._buffers.host_logits.numpy()
+        self._tokens = self._no_tokens()  # newest ones, for the n-gram memory
+
+    @property
+    def position(self) -> int:
+        """Tokens committed so far."""
+        return self._position
+
+    @property
+    def capacity(self) -> int:
+        """Tokens the conversation can hold."""
+        return self._capacity
+
+    @property
+    def cut_tokens(self) -> int:
+        """1: a prompt may be cut anywhere without changing bits."""
+        return 1
+
+    @property
+    def drafter(self) -> None:
+        """No draft layer on the card yet."""
+        return None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory on the card."""
+        return self._buffers.num_bytes + self._state.num_bytes
+
+    def prefill(
+        self,
+        tokens: Tokens,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Floats:
+        """Logits [V] float32 of the last token read; every token read is committed.
+
+        Args:
+            tokens: [N] int32, N >= 1, position + N <= capacity.
+            on_progress: called after each window with (tokens read, N).
+            should_stop: asked between windows; true ends the reading there.
+
+        Raises:
+            ContextTooLong: the tokens do not fit.
+            RequestError: no tokens, or an id that is not in the vocabulary.
+            StrataError: the weights gave NaN or infinity.
+        """
+        tokens = self._checked(tokens)
+        self._window = None
+        coming = self._request_ngrams(tokens[:MAX_WINDOW_ROWS])
+        read = 0
+        try:
+            while True:
+                window = tokens[read : read + MAX_WINDOW_ROWS]
+                rest = tokens[read + len(window) :]
+                request, coming = coming, None
+                if len(rest):
+                    coming = self._request_ngrams(rest[:MAX_WINDOW_ROWS], after=window)
+                is_stopped = len(rest) > 0 and should_stop is not None and should_stop()
+                is_last = len(rest) == 0 or is_stopped
+                self._run(window, request, has_head=is_last)
+                self._commit(window)
+                read += len(window)
+                if on_progress is not None:
+                    on_progress(read, len(tokens))
+                if is_last:
+                    break
+        finally:
+            if coming is not None:
+                coming.abandon()
+        logits: Floats = self._logits(len(window))[-1]
+        return logits
+
+    def decode(self, tokens: Tokens) -> Floats:
+        """Logits [rows, V] float32 of a window of 1..8 rows; nothing is committed yet.
+
+        A second call before ``commit`` replaces the first window.
+
+        Raises:
+            ContextTooLong: the window does not fit.
+            RequestError: too many rows, or an id that is not in the vocabulary.
+            StrataError: the weights gave NaN or infinity.
+        """
+        refuse_wide_window(tokens)
+        tokens = self._checked(tokens)
+        self._window = None
+        self._run(tokens, self._request_ngrams(tokens), has_head=True)
+        logits = self._logits(len(tokens))
+        self._window = tokens
+        return logits
+
+    def commit(self, num_rows: int) -> None:
+        """Accepts the first ``num_rows`` rows of the last window, 0 <= num_rows <= rows."""
+        self._refuse_broken()
+        window = self._window
+        if window is None or not 0 <= num_rows <= len(window):
+            raise ValueError(f"no window of at least {num_rows} rows is open")
+        with self._changing():
+            self._commit(window[:num_rows])
+            self._window = None
+
+    def snapshot(self) -> Snapshot:
+        """The exact state now; later calls do not change it. No window may be open."""
+        self._refuse_broken()
+        if self._window is not None:
+            raise ValueError("a window is open; commit it first")
+        with self._changing():
+            if self._num_pending:
+                self._write_header()
+                self._runner.step_pending()
+                self._num_pending = 0
+        layers, ple = self._state.save(self._position)
+        return Snapshot(self._position, layers, ple, self._tokens.copy())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Puts that state back. The snapshot stays usable, in any session of the same model.
+
+        Raises:
+            ContextTooLong: the snapshot holds more tokens than this session can.
+        """
+        if snapshot.position > self._capacity:
+            raise too_long(snapshot.position, self._capacity)
+        with self._changing():
+            self._state.load(snapshot)
+            self._tokens = snapshot.tokens.copy()
+            self._position = snapshot.position
+            self._num_pending = 0
+            self._window = None
+
+    def reset(self) -> None:
+        """Back to position 0."""
+        with self._changing():
+            self._state.reset()
+            self._tokens = self._no_tokens()
+            self._position = 0
+            self._num_pending = 0
+            self._window = None
+
+    def prepare(self, num_rows: int) -> None:
+        """Captures the launches of a window of so many rows, so that its first use is no slower."""
+        if self._position + num_rows <= self._capacity:
+            self._write_header()
+            self._runner.prepare(self._shape(num_rows, has_head=True))
+
+    def _run(self, tokens: Tokens, request: RowRequest | None, *, has_head: bool) -> None:
+        """Computes a window; afterwards no row is pending."""
+        num_rows, hidden = len(tokens), self._spec.hidden_size
+        self._host_rows[:num_rows, :hidden] = self._model.weights.embedding.rows(tokens)
+        if request is not None:
+            self._host_rows[:num_rows, hidden:] = request.wait().reshape(num_rows, -1)
+        self._write_header()
+        with self._changing():
+            self._runner.run(self._shape(num_rows, has_head=has_head))
+            self._num_pending = 0
+        flags = self._buffers.host_flags.numpy()
+        if flags.any():
+            layer = int(np.argmax(flags != 0))
+            where = f"layer {layer}" if layer < self._spec.num_layers else "the output head"
+            raise not_finite(f"{where} gave NaN or infinity near position {self._position}")
+
+    def _shape(self, num_rows: int, *, has_head: bool) -> WindowShape:
+        # Until then every cell is taken, and there is nothing to choose.
+        blocks = (self._position + num_rows) // self._spec.index_block
+        has_selection = blocks > self._spec.index_budget // self._spec.index_block
+        return WindowShape(num_rows, has_head, has_selection)
+
+    def _write_header(self) -> None:
+        self._host_position[0] = self._position
+        self._host_pending[0] = self._num_pending
+
+    def _commit(self, tokens: Tokens) -> None:
+        """The first rows of the window just computed are kept: their tokens."""
+        self._position += len(tokens)
+        self._num_pending = len(tokens)
+        self._tokens = np.concatenate([self._tokens, tokens])[len(tokens) :]
+
+    def _logits(self, num_rows: int) -> Floats:
+        logits = self._host_logits[:num_rows].copy()
+        if not np.isfinite(logits).all():
+            raise not_finite(f"the output head gave NaN or infinity near position {self._position}")
+        return logits
+
+    def _request_ngrams(self, tokens: Tokens, after: Tokens | None = None) -> RowRequest | None:
+        """Starts reading the n-gram rows of ``tokens``, which follow ``after``."""
+        table = self._model.ngram_table
+        if self._spec.ngram is None or table is None:
+            return None
+        history = self._tokens
+        if after is not None:
+            history = np.concatenate([history, after])[len(after) :]
+        return table.request(ngram_rows(self._spec.ngram, tokens.astype(np.int64), history))
+
+    def _no_tokens(self) -> NDArray[np.int64]:
+        ngram = self._spec.ngram
+        if ngram is None:
+            return np.zeros(0, np.int64)
+        return np.full(ngram.ngram_size - 1, ngram.eos_id, np.int64)
+
+    def _checked(self, tokens: Tokens) -> Tokens:
+        self._refuse_broken()
+        return checked_tokens(tokens, self._position, self._capacity, self._spec.vocab_size)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Half-way through a step the state belongs to no position."""
+        self._is_broken = True
+        yield
+        self._is_broken = False
+
+    def _refuse_broken(self) -> None:
+        if self._is_broken:
+            raise broken_state()

@@ -1,0 +1,296 @@
+"""The launches of one decode window: every layer over 1 to 8 rows, in order, nothing allocated.
+
+Inputs and outputs are the buffers; what the host decides between windows (position, pending rows,
+token rows) lies in memory, so the same launches serve every window of as many rows. State is read
+and written where it lies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strata.gpu.float_matrix import FloatMatrix
+from strata.gpu.kernels import experts
+from strata.gpu.kernels.attention import Parts, Selection, attend
+from strata.gpu.kernels.float_product import float_product
+from strata.gpu.kernels.gated_delta import GdnMemory, gdn_window
+from strata.gpu.kernels.hyper_connections import (
+    ExpertOutputs,
+    mix,
+    silu_of_quotient,
+    write_and_norm,
+)
+from strata.gpu.kernels.indexer import score_blocks, select_blocks
+from strata.gpu.kernels.ngram_memory import add_memory
+from strata.gpu.kernels.product import product
+from strata.gpu.kernels.qsa_append import IndexInputs, RopeTable, append
+from strata.gpu.kernels.quantize import quantize
+from strata.gpu.kernels.router import route
+from strata.gpu.state import QsaMemory
+from strata.gpu.weights import GdnWeights
+from strata.model_spec import Gate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strata.gpu.buffers import WindowBuffers
+    from strata.gpu.expert_slots import ExpertSlots
+    from strata.gpu.kernels.experts import ExpertRows
+    from strata.gpu.kernels.quantize import Codes
+    from strata.gpu.state import SessionState
+    from strata.gpu.weights import (
+        HcWeights,
+        LayerWeights,
+        Matrices,
+        ModelWeights,
+        MoeWeights,
+        PleWeights,
+        QsaWeights,
+    )
+    from strata.model_spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """What decides which launches a window has.
+
+    Attributes:
+        num_rows: 1 to 8.
+        has_head: logits are wanted.
+        has_selection: a row sees more complete blocks than it may attend to.
+    """
+
+    num_rows: int
+    has_head: bool
+    has_selection: bool
+
+
+class Window:
+    """A model, a conversation's state and the buffers between them.
+
+    Args:
+        spec: geometry.
+        weights: on the same device as the rest.
+        state: of the conversation.
+        buffers: of a window.
+        capacity: tokens of the conversation.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        state: SessionState,
+        buffers: WindowBuffers,
+        capacity: int,
+    ) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._state = state
+        self._buffers = buffers
+        self._capacity = capacity
+        flags = buffers.tensors["flags"]
+        self._flags = [flags[i : i + 1] for i in range(len(flags))]
+        # What reads the streams after each layer's last write; None where the memory changes them.
+        following = [None if layer.ple else layer.hc_attn for layer in weights.layers[1:]]
+        self._reads_after: list[HcWeights | None] = [*following, weights.final]
+
+    def launch(self, shape: WindowShape) -> None:
+        """Every launch of a window; inputs must be on the card."""
+        n, buffers, hidden = shape.num_rows, self._buffers, self._spec.hidden_size
+        buffers.tensors["flags"].zero_()
+        streams = self._streams(n)
+        streams.copy_(buffers.rows[:n, None, :hidden].expand_as(streams))
+        for layer in self._weights.layers:
+            self._layer(layer, shape)
+        if shape.has_head:
+            final, head = self._weights.final, self._weights.head
+            bad = self._flags[-1]
+            self._read(final, n, bad, has_codes=head.has_codes)
+            self._products(head, self._rows("x", n), n, self._rows("logits", n))
+
+    def step_pending(self) -> None:
+        """Takes the pending rows into the recurrent memories, as the next window would."""
+        for layer, memory in zip(self._weights.layers, self._state.layers, strict=True):
+            if isinstance(layer.mixer, GdnWeights):
+                self._gdn(layer.mixer, memory, 0, self._flags[layer.index])
+
+    def _layer(self, layer: LayerWeights, shape: WindowShape) -> None:
+        n, bad, eps = shape.num_rows, self._flags[layer.index], self._spec.rms_eps
+        streams, xn = self._streams(n), self._rows("xn", n)
+        if layer.ple is not None:
+            self._ple(layer.ple, n, bad)
+        if layer.ple is not None or layer.index == 0:
+            codes = self._codes_for(layer.hc_attn.down_inject, xn, n)
+            write_and_norm(streams, None, None, layer.hc_attn.norm, eps, xn, codes, bad)
+        mixer = layer.mixer
+        inject = self._read(layer.hc_attn, n, bad, has_codes=mixer.projections.has_codes)
+        if isinstance(mixer, GdnWeights):
+            self._gdn(mixer, self._state.layers[layer.index], n, bad)
+        else:
+            self._qsa(mixer, self._state.layers[layer.index], shape, bad)
+        codes = self._codes_for(layer.hc_ffn.down_inject, xn, n)
+        out = self._rows("out", n)
+        write_and_norm(streams, out, inject, layer.hc_ffn.norm, eps, xn, codes, bad)
+        inject = self._read(layer.hc_ffn, n, bad, has_codes=True)
+        outputs = self._moe(layer.moe, n, bad)
+        following = self._reads_after[layer.index]
+        if following is None:
+            # The memory of the next layer changes the streams before they are normed again.
+            write_and_norm(streams, outputs, inject, layer.hc_ffn.norm, eps, xn)
+        else:
+            codes = self._codes_for(following.down_inject, xn, n)
+            write_and_norm(streams, outputs, inject, following.norm, eps, xn, codes, bad)
+
+    def _read(self, hc: HcWeights, n: int, bad: Tensor, *, has_codes: bool) -> Tensor | None:
+        """``x`` from ``xn``, with codes if wanted; gives the injection's products, if any."""
+        num_streams = self._spec.num_streams
+        xn, low, x = self._rows("xn", n), self._rows("low", n), self._rows("x", n)
+        both = self._rows("low_inject", n)
+        self._products(hc.down_inject, xn, n, both)
+        columns = hc.down_inject.columns
+        codes = self._codes_for(hc.up, low, n)
+        silu_of_quotient(both[:, slice(*columns[0])], num_streams, low, codes, bad)
+        gate = self._rows("gate", n)
+        self._products(hc.up, low, n, gate)
+        mix(xn, gate, num_streams, x, self._codes(x, n) if has_codes else None, bad)
+        return both[:, slice(*columns[1])] if len(columns) > 1 else None
+
+    def _gdn(self, weights: GdnWeights, memory: object, n: int, bad: Tensor) -> None:
+        """``out`` from ``x``; with no rows, only the pending ones are stepped in."""
+        assert isinstance(memory, GdnMemory)  # noqa: S101 - built from the same list
+        spec, buffers = self._spec, self._buffers
+        projected = self._rows("projected", n)
+        if n:
+            self._products(weights.projections, self._rows("x", n), n, projected)
+        qkv, z, alpha, beta = (
+            projected[:, slice(*columns)] for columns in weights.projections.columns
+        )
+        mixed = self._mixed(n, spec.gdn_value_size)
+        gdn_window(
+            qkv, z, alpha, beta, weights.constants, memory, buffers.position, buffers.num_pending,
+            mixed, self._tail_codes(weights.out, mixed, n, spec.gdn_value_dim), bad,
+            is_silu_gate=spec.gdn_gate is Gate.SILU, eps=spec.rms_eps,
+        )  # fmt: skip
+        if n:
+            self._close(weights.out, mixed, n, spec.gdn_value_dim, bad)
+
+    def _qsa(self, weights: QsaWeights, memory: object, shape: WindowShape, bad: Tensor) -> None:
+        """``out`` from ``x``; the rows become the cells from the position on."""
+        assert isinstance(memory, QsaMemory)  # noqa: S101 - built from the same list
+        spec, buffers, n = self._spec, self._buffers, shape.num_rows
+        tensors, block = buffers.tensors, spec.index_block
+        projected = self._rows("projected", n)
+        self._products(weights.projections, self._rows("x", n), n, projected)
+        q_gate, k, v, index_q, index_k = (
+            projected[:, slice(*columns)] for columns in weights.projections.columns
+        )
+        q_gate = q_gate.view(n, spec.num_heads, 2 * spec.head_dim)
+        queries, index_queries = self._rows("queries", n), self._rows("index_queries", n)
+        inputs = IndexInputs(
+            index_q.view(n, spec.index_heads, spec.index_dim), index_k,
+            weights.index_q_gamma, weights.index_k_gamma, index_queries, block,
+        )  # fmt: skip
+        append(
+            q_gate,
+            k.view(n, spec.num_kv_heads, spec.head_dim),
+            v.view(n, spec.num_kv_heads, spec.head_dim),
+            weights.q_gamma, weights.k_gamma, RopeTable(tensors["rope_cos"], tensors["rope_sin"]),
+            buffers.position, spec.rms_eps, memory.cells, queries, (inputs, memory.index),
+        )  # fmt: skip
+        chosen = tensors["chosen"]
+        if shape.has_selection:
+            scores = tensors["scores"]
+            score_blocks(
+                index_queries, memory.index.pooled, buffers.position, spec.index_budget, block,
+                scores,
+            )  # fmt: skip
+            select_blocks(
+                scores, buffers.position, n, spec.index_budget // block, block,
+                tensors["candidates"], chosen,
+            )  # fmt: skip
+        mixed = self._mixed(n, spec.num_heads * spec.head_dim)
+        attend(
+            queries, q_gate[:, :, spec.head_dim :], memory.cells,
+            Selection(chosen, block, self._capacity), buffers.position,
+            Parts(tensors["part_values"], tensors["part_sums"]), mixed,
+            self._tail_codes(weights.out, mixed, n, spec.head_dim), bad,
+        )  # fmt: skip
+        self._close(weights.out, mixed, n, spec.head_dim, bad)
+
+    def _tail_codes(self, out: Matrices, mixed: Tensor, n: int, head_width: int) -> Codes | None:
+        """Codes that a mixer makes itself: a head must be whole blocks of them."""
+        return self._codes_for(out, mixed, n) if head_width % 32 == 0 else None
+
+    def _close(self, out: Matrices, mixed: Tensor, n: int, head_width: int, bad: Tensor) -> None:
+        """The mixer's last product, into ``out``."""
+        if out.has_codes and head_width % 32:
+            quantize(mixed, self._codes(mixed, n), bad)
+        self._products(out, mixed, n, self._rows("out", n))
+
+    def _ple(self, weights: PleWeights, n: int, bad: Tensor) -> None:
+        """Adds the n-gram memory to the streams."""
+        ring = self._state.ple_ring
+        assert ring is not None  # noqa: S101 - the layer has its weights
+        rows = self._buffers.rows[:n, self._spec.hidden_size :]
+        codes = self._codes_for(weights.projections, rows, n)
+        if codes is not None:
+            quantize(rows, codes, bad)
+        products = self._rows("ple", n)
+        self._products(weights.projections, rows, n, products)
+        key, value = (products[:, slice(*columns)] for columns in weights.projections.columns)
+        add_memory(
+            self._streams(n), key, value, weights.constants, ring, self._buffers.position,
+            self._spec.rms_eps, self._rows("ple_gated", n), self._rows("ple_inputs", n),
+        )  # fmt: skip
+
+    def _moe(self, weights: MoeWeights, n: int, bad: Tensor) -> ExpertOutputs:
+        """Outputs of the chosen experts and of the shared one, not yet added up."""
+        spec, buffers = self._spec, self._buffers
+        x, routed = self._rows("x", n), self._rows("routed", n)
+        self._products(weights.routers, x, n, routed)
+        logits, shared_logits = (routed[:, slice(*columns)] for columns in weights.routers.columns)
+        ids, topk_weights = self._rows("expert_ids", n), self._rows("topk_weights", n)
+        shared_weight = self._rows("shared_weight", n).view(n)
+        route(
+            logits, shared_logits, spec.expert_weights_scale, ids, topk_weights, shared_weight, bad
+        )
+        codes = self._codes(x, n)
+        self._experts(weights.experts, codes, ids, buffers.experts, bad)
+        self._experts(weights.shared, codes, self._rows("shared_ids", n), buffers.shared, bad)
+        outputs = buffers.experts.y[: n * spec.top_k].view(n, spec.top_k, spec.hidden_size)
+        return ExpertOutputs(outputs, topk_weights, buffers.shared.y[:n], shared_weight)
+
+    @staticmethod
+    def _experts(
+        slots: ExpertSlots, codes: Codes, ids: Tensor, rows: ExpertRows, bad: Tensor
+    ) -> None:
+        experts.gate_up(slots, codes, ids, rows)
+        experts.gate(slots, ids, rows, bad)
+        experts.down(slots, ids, rows)
+
+    def _products(self, matrices: Matrices, x: Tensor, n: int, out: Tensor) -> None:
+        """All products of ``x``, whose codes have been made if the matrices read any."""
+        for matrix, column in matrices.launches:
+            columns = out[:, column : column + matrix.num_rows]
+            if isinstance(matrix, FloatMatrix):
+                float_product(matrix, x, columns)
+            else:
+                product(matrix, self._codes(x, n), columns)
+
+    def _codes_for(self, matrices: Matrices, x: Tensor, n: int) -> Codes | None:
+        return self._codes(x, n) if matrices.has_codes else None
+
+    def _codes(self, x: Tensor, n: int) -> Codes:
+        return self._buffers.codes_of(x.shape[-1], n)
+
+    def _rows(self, name: str, n: int) -> Tensor:
+        return self._buffers.tensors[name][:n]
+
+    def _streams(self, n: int) -> Tensor:
+        spec = self._spec
+        return self._rows("streams", n).view(n, spec.num_streams, spec.hidden_size)
+
+    def _mixed(self, n: int, width: int) -> Tensor:
+        return self._buffers.tensors["mixed"].view(-1)[: n * width].view(n, width)
