@@ -1,6 +1,7 @@
 """Attention of a prompt chunk: every cell while there are few, then each query's own choice.
 
-Products of halves on tensor cores in one pass with a running maximum. Cells are halves or int8
+Products of halves on tensor cores in one pass with a running maximum, turned so that cells are the
+rows (64 of them fill an instruction; the twelve heads of a query would not). Cells are halves or int8
 codes (exact as halves) whose scales are applied in float32; queries and weights are pairs of
 halves, so nothing that matters in float32 is lost. A query's tiles are its cells in ascending order
 whatever the chunk, so cuts of the prompt leave no trace.
@@ -16,7 +17,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid
-from strata.gpu.kernels.halves import split
+from strata.gpu.kernels.halves import halves_of, split
 from strata.gpu.kernels.index_prompt import num_dense_rows
 from strata.gpu.kernels.qsa_append import CELL_GROUP
 
@@ -65,7 +66,7 @@ def attend_prompt(
     dense = num_rows
     if chosen is not None:
         dense = num_dense_rows(position, num_rows, budget_blocks, block)
-    groups = head_dim // CELL_GROUP if head_dim % CELL_GROUP == 0 else 1
+    groups = head_dim // CELL_GROUP if cells.is_int8 else 1
     shape = {
         "HEADS": heads, "KV_HEADS": kv_heads, "DH": head_dim, "GROUPS": groups,
         "WIDTH": max(16, triton.next_power_of_2(head_dim // groups)), "IS_INT8": cells.is_int8,
@@ -79,7 +80,7 @@ def attend_prompt(
     if dense > 0:
         _attend_kernel[(triton.cdiv(dense * per_kv, DENSE_ROWS), kv_heads)](
             *args, 0, dense, **shape, IS_DENSE=True, ROWS=DENSE_ROWS, TILE=DENSE_CELLS,
-            num_warps=4, num_stages=1, **LAUNCH,
+            num_warps=8, num_stages=1, **LAUNCH,
         )  # fmt: skip
     if dense < num_rows:
         _attend_kernel[(num_rows - dense, kv_heads)](
@@ -99,77 +100,77 @@ def _attend_kernel(
 ):  # fmt: skip
     PER_KV: tl.constexpr = HEADS // KV_HEADS
     kv = tl.program_id(1)
-    # Rows of the matrix: heads of one query, or of neighbouring queries one after another.
-    offs_m = tl.arange(0, ROWS)
+    # Columns of every product: heads of one query, or of neighbouring queries one after another.
+    offs_n = tl.arange(0, ROWS)
     if IS_DENSE:
-        flat = tl.program_id(0) * ROWS + offs_m
+        flat = tl.program_id(0) * ROWS + offs_n
         query, head = first_row + flat // PER_KV, flat % PER_KV
-        is_m = query < end_row
+        is_n = query < end_row
         last = tl.minimum(first_row + (tl.program_id(0) * ROWS + ROWS - 1) // PER_KV, end_row - 1)
         num_cells = position + last + 1
         end = num_cells
-        # A row that is not there sees one cell, since a softmax of nothing is undefined.
-        seen = tl.where(is_m, position + query + 1, 1)
+        # A column that is not there sees one cell, since a softmax of nothing is undefined.
+        seen = tl.where(is_n, position + query + 1, 1)
     else:
         row = first_row + tl.program_id(0)
-        query, head = row + offs_m * 0, offs_m
-        is_m = offs_m < PER_KV
+        query, head = row + offs_n * 0, offs_n
+        is_n = offs_n < PER_KV
         num_cells = position + row + 1
         end = BUDGET_BLOCKS * BLOCK + num_cells % BLOCK
-        seen = offs_m * 0 + end
+        seen = offs_n * 0 + end
         chosen_ptr += row.to(tl.int64) * BUDGET_BLOCKS
-    # Axes of every tile: group of values, matrix row or cell, value within the group.
-    offs_w = tl.arange(0, WIDTH)[None, None, :]
-    offs_value = tl.arange(0, GROUPS)[:, None, None] * (DH // GROUPS) + offs_w
-    is_w = offs_w < DH // GROUPS
-    at_head = query.to(tl.int64) * HEADS + kv * PER_KV + head
-    at = at_head[None, :, None] * DH + offs_value
-    is_value = is_m[None, :, None] & is_w
-    q_hi, q_lo = split(tl.load(q_ptr + at, is_value, 0.0) * _QUERY_UNIT)
+    PART: tl.constexpr = DH // GROUPS  # values of a head that share a scale
+    offs_w = tl.arange(0, WIDTH)
+    at_head = (query.to(tl.int64) * HEADS + kv * PER_KV + head) * DH
+    is_q = is_n[:, None] & (offs_w < PART)[None, :]
+    q_hi, q_lo, acc = (), (), ()
+    for group in tl.static_range(GROUPS):
+        q = tl.load(q_ptr + at_head[:, None] + group * PART + offs_w[None, :], is_q, 0.0)
+        high, low = split(q * _QUERY_UNIT)
+        q_hi = q_hi + (tl.trans(high),)
+        q_lo = q_lo + (tl.trans(low),)
+        acc = acc + (tl.zeros([WIDTH, ROWS], tl.float32),)
     cells_at = kv.to(tl.int64) * capacity
-    state = (
-        tl.zeros([GROUPS, ROWS, WIDTH], tl.float32), tl.full([ROWS], float("-inf"), tl.float32),
-        tl.zeros([ROWS], tl.float32),
-    )  # fmt: skip
-    shape: tl.constexpr = (DH, GROUPS, IS_INT8, WEIGHT_UNIT, BLOCK, BUDGET_BLOCKS, IS_DENSE, TILE)
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    shape: tl.constexpr = (PART, GROUPS, IS_INT8, WEIGHT_UNIT, BLOCK, BUDGET_BLOCKS, IS_DENSE, TILE)
     if INTERPRETED:
         first = 0
         while first < end:
-            state = _attend_tile(
-                state[0], state[1], state[2], q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr,
-                value_scales_ptr, chosen_ptr, cells_at, offs_value, is_w, first, end, num_cells,
-                seen, shape,
+            acc, largest, total = _attend_tile(
+                acc, largest, total, q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr,
+                value_scales_ptr, chosen_ptr, cells_at, offs_w, first, end, num_cells, seen, shape,
             )  # fmt: skip
             first += TILE
     else:
         for first in range(0, end, TILE):
-            state = _attend_tile(
-                state[0], state[1], state[2], q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr,
-                value_scales_ptr, chosen_ptr, cells_at, offs_value, is_w, first, end, num_cells,
-                seen, shape,
+            acc, largest, total = _attend_tile(
+                acc, largest, total, q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr,
+                value_scales_ptr, chosen_ptr, cells_at, offs_w, first, end, num_cells, seen, shape,
             )  # fmt: skip
-    y = div(state[0] * (1.0 / WEIGHT_UNIT), state[2][None, :, None] + tl.zeros_like(state[0]))
+    inverse = div(1.0 / WEIGHT_UNIT, total)[None, :]
     at_gate = query.to(tl.int64) * gate_row_stride + (kv * PER_KV + head) * gate_head_stride
-    gate = tl.load(gate_ptr + at_gate[None, :, None] + offs_value, is_value, 0.0)
-    tl.store(out_ptr + at, y * sigmoid(gate), is_value)
+    is_out = is_n[None, :] & (offs_w < PART)[:, None]
+    for group in tl.static_range(GROUPS):
+        offs = group * PART + offs_w[:, None]
+        gate = tl.load(gate_ptr + at_gate[None, :] + offs, is_out, 0.0)
+        tl.store(out_ptr + at_head[None, :] + offs, acc[group] * inverse * sigmoid(gate), is_out)
 
 
 @triton.jit
 def _attend_tile(
     acc, largest, total, q_hi, q_lo, keys_ptr, values_ptr, key_scales_ptr, value_scales_ptr,
-    chosen_ptr, cells_at, offs_value, is_w, first, end, num_cells, seen, SHAPE: tl.constexpr,
+    chosen_ptr, cells_at, offs_w, first, end, num_cells, seen, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Takes in TILE cells: values not yet divided, largest score, sum of weights."""
-    DH: tl.constexpr = SHAPE[0]
+    """Takes in TILE cells: values [groups of [width, columns]], largest scores, sums of weights."""
+    PART: tl.constexpr = SHAPE[0]
     GROUPS: tl.constexpr = SHAPE[1]
     IS_INT8: tl.constexpr = SHAPE[2]
     BLOCK: tl.constexpr = SHAPE[4]
     BUDGET_BLOCKS: tl.constexpr = SHAPE[5]
-    IS_DENSE: tl.constexpr = SHAPE[6]
-    TILE: tl.constexpr = SHAPE[7]
-    index = first + tl.arange(0, TILE)
+    index = first + tl.arange(0, SHAPE[7])
     is_cell = index < end
-    if IS_DENSE:
+    if SHAPE[6]:
         cell = index
     else:
         in_blocks = index < BUDGET_BLOCKS * BLOCK
@@ -177,28 +178,40 @@ def _attend_tile(
         tail = num_cells - num_cells % BLOCK + index - BUDGET_BLOCKS * BLOCK
         cell = tl.where(in_blocks, chosen * BLOCK + index % BLOCK, tail)
     place = cells_at + tl.where(is_cell, cell, 0)
-    at = place[None, :, None] * DH + offs_value
-    is_value = is_cell[None, :, None] & is_w
-    at_scale = place[None, :] * GROUPS + tl.arange(0, GROUPS)[:, None]
-    keys = tl.load(keys_ptr + at, is_value, 0).to(tl.float16)
+    at = place[:, None] * (PART * GROUPS) + offs_w[None, :]
+    # Cells past the end read cell 0, which exists; their weights are zero.
+    is_value = (offs_w < PART)[None, :]
+    keys, values = (), ()
+    for group in tl.static_range(GROUPS):
+        keys = keys + (halves_of(tl.load(keys_ptr + at + group * PART, is_value, 0)),)
     # Asked for before the scores are known, so that both wait for memory at once.
-    values = tl.load(values_ptr + at, is_value, 0).to(tl.float16)
-    keys = tl.permute(keys, (0, 2, 1))
-    scores = tl.dot(q_hi, keys, tl.dot(q_lo, keys))
+    for group in tl.static_range(GROUPS):
+        values = values + (halves_of(tl.load(values_ptr + at + group * PART, is_value, 0)),)
+    score = tl.dot(keys[0], q_hi[0], tl.dot(keys[0], q_lo[0]))
     if IS_INT8:
-        scale = tl.load(key_scales_ptr + at_scale, is_cell[None, :], 0.0)
-        scores = scores * scale.to(tl.float32)[:, None, :]
-    score = tl.sum(scores, axis=0) * _PER_QUERY_UNIT
-    is_seen = index[None, :] < seen[:, None]
-    score = tl.where(is_seen, score, float("-inf"))
-    new_largest = tl.maximum(largest, tl.max(score, axis=1))
-    weights = tl.where(is_seen, exp(score - new_largest[:, None]), 0.0)
+        at_scale = place * GROUPS
+        score *= tl.load(key_scales_ptr + at_scale, is_cell, 0.0).to(tl.float32)[:, None]
+        for group in tl.static_range(1, GROUPS):
+            part = tl.dot(keys[group], q_hi[group], tl.dot(keys[group], q_lo[group]))
+            scale = tl.load(key_scales_ptr + at_scale + group, is_cell, 0.0).to(tl.float32)
+            score += part * scale[:, None]
+    is_seen = index[:, None] < seen[None, :]
+    score = tl.where(is_seen, score * _PER_QUERY_UNIT, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(score, axis=0))
+    weights = tl.where(is_seen, exp(score - new_largest[None, :]), 0.0)
     shrink = exp(largest - new_largest)
-    total = total * shrink + tl.sum(weights, axis=1)
-    spread = tl.broadcast_to(weights[None, :, :], scores.shape)
+    total = total * shrink + tl.sum(weights, axis=0)
+    new_acc = ()
     if IS_INT8:
-        scale = tl.load(value_scales_ptr + at_scale, is_cell[None, :], 0.0)
-        spread = spread * (scale.to(tl.float32) * SHAPE[3])[:, None, :]
-    w_hi, w_lo = split(spread)
-    acc = tl.dot(w_hi, values, tl.dot(w_lo, values, acc * shrink[None, :, None]))
-    return acc, new_largest, total
+        for group in tl.static_range(GROUPS):
+            scale = tl.load(value_scales_ptr + at_scale + group, is_cell, 0.0).to(tl.float32)
+            w_hi, w_lo = split(weights * (scale * SHAPE[3])[:, None])
+            turned = tl.trans(values[group])
+            part = tl.dot(turned, w_lo, acc[group] * shrink[None, :])
+            new_acc = new_acc + (tl.dot(turned, w_hi, part),)
+    else:
+        w_hi, w_lo = split(weights)
+        turned = tl.trans(values[0])
+        part = tl.dot(turned, w_lo, acc[0] * shrink[None, :])
+        new_acc = (tl.dot(turned, w_hi, part),)
+    return new_acc, new_largest, total

@@ -9,6 +9,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from strata.gpu.kernels.arith import INTERPRETED
+
+# Four bytes with their sign bits turned become 1024 + 128 + code as halves, by placing them under
+# the exponent of 1024; taking 1152 away is exact.
+_CODES_TO_HALVES = tl.constexpr("""{
+    .reg .b32 bytes, offset;
+    xor.b32 bytes, $2, 0x80808080;
+    mov.b32 offset, 0x64806480;
+    prmt.b32 $0, bytes, 0x64646464, 0x4140;
+    prmt.b32 $1, bytes, 0x64646464, 0x4342;
+    sub.rn.f16x2 $0, $0, offset;
+    sub.rn.f16x2 $1, $1, offset;
+}""")
+
 
 @triton.jit
 def split(x):
@@ -32,3 +46,15 @@ def power_scale(largest):
     exponent = tl.minimum(tl.maximum(exponent, 20), 240)
     up = ((262 - exponent) << 23).to(tl.float32, bitcast=True)
     return up, ((exponent - 8) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def halves_of(cells):
+    """float16 as it is, or int8 codes as float16; exact."""
+    if cells.dtype != tl.int8 or INTERPRETED:
+        halves = cells.to(tl.float16)
+    else:
+        halves = tl.inline_asm_elementwise(
+            _CODES_TO_HALVES, "=r,=r,r", [cells], dtype=tl.float16, is_pure=True, pack=4
+        )
+    return halves
