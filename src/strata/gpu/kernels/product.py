@@ -79,8 +79,8 @@ def matrix_sums(
 def _add_in_order(total, sums, SLOTS: tl.constexpr, TILE: tl.constexpr):
     """``total`` [TILE, 8] plus the slots' sums, ascending.
 
-    A slot is picked by a sum over all, the others zero. ``tl.gather`` would need fewer shuffles, but
-    wants another distribution over threads, and Triton then unpacks the weights in both.
+    A slot is picked by a sum over all, the others zero. ``tl.gather`` would need fewer shuffles,
+    but wants another distribution over threads, and Triton then unpacks the weights in both.
     """
     by_slot = tl.reshape(sums, (TILE, SLOTS, 8))
     slots = tl.arange(0, SLOTS)[None, :, None]
