@@ -189,15 +189,6 @@ def settings_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def user_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/strata`` or ``~/.cache/strata``: files that can be made again."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG rule: a relative path in the variable is to be ignored.
-    if base and Path(base).is_absolute():
-        return Path(base) / "strata"
-    return Path.home() / ".cache" / "strata"
-
-
 def is_debug() -> bool:
     """``STRATA_DEBUG=1``: an error keeps its traceback. Default off; for reports of bugs."""
     return os.environ.get("STRATA_DEBUG", "") not in ("", "0")

@@ -120,19 +120,21 @@ def test_environment_is_below_flags(strata: Strata, tiny: Path, monkeypatch: pyt
     assert "STRATA_THREADS must be a whole number, not 'none'" in result.stderr
 
 
-def test_run_without_a_model_says_that_it_is_synthetic(
-    strata: Strata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("strata.engine.default_model._shipped_demo", lambda: None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    result = strata("run", "hi", "-n", 2)
+def test_run_without_a_model_uses_the_demo(strata: Strata):
+    result = strata("run", "What is 12*12?")
     assert result.exit_code == 0
-    [made] = (tmp_path / "strata").iterdir()
-    assert made.suffix == ".gguf"
-    assert "synthetic model with random weights" in result.stderr
-    before = made.stat().st_mtime_ns
-    assert strata("run", "hi", "-n", 2).exit_code == 0
-    assert made.stat().st_mtime_ns == before
+    assert "144" in result.stdout
+    assert "small demo model" in result.stderr
+
+
+def test_run_without_a_model_where_the_demo_is_missing(
+    strata: Strata, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("strata.engine.default_model._DEMO_FOLDER", "nowhere")
+    result = strata("run", "hi")
+    assert result.exit_code == 1
+    assert "is not installed" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_chat_answers_and_forgets(strata: Strata, tiny: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata.errors import SettingsError
-from strata.settings import Settings, settings_table, user_cache_dir, wish_of
+from strata.settings import Settings, settings_table, wish_of
 
 
 def test_options_over_environment_over_defaults():
@@ -75,13 +75,6 @@ def test_every_field_has_a_flag_a_help_and_a_row_in_the_table():
         assert not flags & set(wish.flags)
         flags |= set(wish.flags)
         assert f"| `{field.name}` |" in table
-
-
-def test_cache_folder_follows_the_xdg_rule(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    assert user_cache_dir() == Path("/some/where/strata")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the rule
-    assert user_cache_dir() == Path.home() / ".cache" / "strata"
 
 
 def test_docs_hold_the_table_of_the_fields():

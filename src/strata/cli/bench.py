@@ -156,10 +156,7 @@ def _bench_against(
 
 def _file_facts(settings: Settings, plan: Plan) -> tuple[Path, TokenBytes, int]:
     """First file of the model, bytes read per token, size of the vocabulary."""
-    with (
-        Bar("making the model") as bar,
-        open_file(model_path(settings, on_progress=bar)) as model_file,
-    ):
+    with open_file(model_path(settings)) as model_file:
         position = plan.prompt_tokens + plan.decode_tokens // 2
         per_token = token_bytes(
             model_file.index, model_file.spec, position=position, kv_format=settings.kv_format

@@ -39,7 +39,7 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         PlanError: it does not fit this machine.
         DeviceError: the processor or the compiled extension refused.
     """
-    with open_file(model_path(settings, on_progress=on_progress)) as model_file:
+    with open_file(model_path(settings)) as model_file:
         for notice in model_file.notices:
             telemetry.notice("model-file", notice)
         spec = model_file.spec
@@ -56,9 +56,9 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
     )
 
 
-def model_path(settings: Settings, *, on_progress: OnProgress | None = None) -> Path:
-    """The model file these settings mean; made now if it is the synthetic one."""
-    return default_model(on_progress) if settings.model is None else settings.model
+def model_path(settings: Settings) -> Path:
+    """The model file these settings mean."""
+    return default_model() if settings.model is None else settings.model
 
 
 def num_threads(settings: Settings) -> int:
