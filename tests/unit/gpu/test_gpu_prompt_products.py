@@ -25,7 +25,7 @@ from strata.gpu.kernels.grouped_product import (  # noqa: E402
 from strata.gpu.packing_fields import BLOCK_FORMATS  # noqa: E402
 from strata.reference import expert_numerics  # noqa: E402
 
-TILING = Tiling(tokens=8, subs=2, rows=16, step=2, stages=2, warps=4)
+TILING = Tiling(tokens=16, subs=2, rows=16, step=2, stages=2, warps=4)
 
 
 def _same_bits(found, expected: np.ndarray) -> bool:

@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.gpu.kernels import arith
-from strata.gpu.kernels.arith import signed_byte
+from strata.gpu.kernels.arith import INTERPRETED, signed_byte
 from strata.gpu.kernels.group import load_group
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import shape_of
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 SINGLE, WIDE, SPLIT = 0, 1, 2
 _SINGLE, _WIDE, _SPLIT = tl.constexpr(SINGLE), tl.constexpr(WIDE), tl.constexpr(SPLIT)
+# Calls of an interpreted program cost the same whatever its width.
+_INTERPRETED_PANELS = 64
 _FOLDS = {"Q2_K": 1, "Q3_K": -1}  # sign of codes whose integer scale is folded into one plane
 
 
@@ -186,7 +188,7 @@ def _store_words(at, words, mask, THREADS: tl.constexpr):
     tl.store(at[:, None] + tl.arange(0, 8)[None, :], flat, mask=mask[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_panels"])
 def _expand_kernel(
     panels_ptr,
     matrix_bytes,
@@ -291,7 +293,8 @@ def _launch(
     num_panels = out.num_matrices * -(-out.num_rows // PANEL_ROWS)
     shape = shape_of(format_name, out.inner)
     groups = shape.pop("GROUPS")
-    tile = 4  # a warp: words change threads by shuffles, and stores are 16 bytes side by side
+    # A warp: words change threads by shuffles, and stores are 16 bytes side by side.
+    tile = _INTERPRETED_PANELS if INTERPRETED else 4
     _expand_kernel[(triton.cdiv(num_panels, tile), groups)](
         source, matrix_bytes, slot_of, factors, num_panels, lattice(format_name, source.device),
         out.codes.view(torch.int32), out.scales, out.minima, out.factors,

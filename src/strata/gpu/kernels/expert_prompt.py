@@ -57,7 +57,7 @@ def empty_expert_room(
     return ExpertRoom(empty_prompt_codes(max_pairs, ffn_size, device), outputs)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_expert", "num_matrices", "num_tokens"])
 def _gate_up_kernel(
     x_codes,
     x_scales,

@@ -80,7 +80,7 @@ def _load_ids(
     return tl.where(is_here, ids, -1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def _count_kernel(
     ids_ptr,
     slot_of_ptr,
@@ -100,7 +100,7 @@ def _count_kernel(
     tl.store(histogram_ptr + chunk * EXPERTS + expert, counts, mask=expert < EXPERTS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks"])
 def _scan_kernel(
     histogram_ptr, counts_ptr, num_chunks, EXPERTS: tl.constexpr, CHUNKS: tl.constexpr
 ):
@@ -113,7 +113,7 @@ def _scan_kernel(
     tl.store(counts_ptr + expert, tl.sum(counts, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs", "max_tiles"])
 def _place_kernel(
     ids_ptr,
     slot_of_ptr,
@@ -149,17 +149,16 @@ def _place_kernel(
     is_before = (ids[None, :] == ids[:, None]) & (index[None, :] < index[:, None])
     rank = tl.sum(is_before.to(tl.int32), axis=1)
     before = tl.load(histogram_ptr + chunk * EXPERTS + ids, mask=is_here, other=0)
-    # The sum over a row in which one place is not zero picks it.
-    is_expert = expert[None, :] == ids[:, None]
-    first = tl.sum(tl.where(is_expert, (ends - counts)[None, :], 0), axis=1)
+    starts = ends - counts
+    first = tl.gather(starts, tl.maximum(ids, 0), 0)
     tl.store(order_ptr + first + before + rank, pair, mask=is_here)
 
     tile = chunk * TILES + tl.arange(0, TILES)
     owner = tl.sum((tile_ends[None, :] <= tile[:, None]).to(tl.int32), axis=1)
-    is_owner = expert[None, :] == owner[:, None]
-    in_expert = tile - tl.sum(tl.where(is_owner, (tile_ends - tile_counts)[None, :], 0), axis=1)
-    start = tl.sum(tl.where(is_owner, (ends - counts)[None, :], 0), axis=1) + in_expert * TOKENS
-    is_tile = owner < WIDTH
+    is_tile = owner < EXPERTS
+    owner = tl.minimum(owner, EXPERTS - 1)
+    in_expert = tile - tl.gather(tile_ends - tile_counts, owner, 0)
+    start = tl.gather(starts, owner, 0) + in_expert * TOKENS
     tl.store(tiles_ptr + 2 * tile, tl.where(is_tile, owner, -1), mask=tile < max_tiles)
     tl.store(tiles_ptr + 2 * tile + 1, tl.where(is_tile, start, 0), mask=tile < max_tiles)
 

@@ -40,7 +40,7 @@ def _load_four(ptr, k, INNER: tl.constexpr):
     return values
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_panels", "num_tokens", "num_rows"])
 def _float_prompt_kernel(
     panels_ptr, num_panels, x_ptr, x_stride, num_tokens, out_ptr, num_rows, out_stride,
     FORMAT: tl.constexpr, INNER: tl.constexpr, LOADS: tl.constexpr, VALUES: tl.constexpr,

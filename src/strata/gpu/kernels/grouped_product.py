@@ -123,7 +123,7 @@ def clamped(row, ROWS: tl.constexpr, TILE: tl.constexpr):
     return tl.minimum(row, ROWS - 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_expert", "num_matrices", "num_tokens"])
 def _grouped_kernel(
     x_codes,
     x_scales,

@@ -113,7 +113,7 @@ def store_prompt_codes(
     tl.store(codes_ptr + place, flat, mask=is_row[:, None] & is_column[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _quantize_kernel(
     x_ptr,
     x_stride,

@@ -7,7 +7,13 @@ operations: four for each block and result (take the bias away, W * A, times, pl
 multiply-adds a clock and multiprocessor at best, a quarter of what the matrix unit could do.
 
 ``SUBS`` sub-tiles of ``TOKENS`` rows share the weights they load. 32 rows a sub-tile make Triton
-choose the instruction that leaves its bias in place (one register for all), 64 the warp-group form.
+choose the instruction that leaves its bias in place (one register for all), 64 the warp-group form,
+which moves a bias in for every result (a fifth operation).
+
+Compiled for sm_90 (benchmarks/gpu/compiled_prompt.py): 6.3 instructions a thread for a block and
+result with 64 rows by 128 weight rows and four warps, 255 registers, nothing spilled to speak of,
+two programs a multiprocessor: 650 multiply-adds a clock if every slot issues, 63 % of what the
+float operations allow and 16 % of the int8 peak. Minima take 9.2, two planes 7.8.
 """
 
 from __future__ import annotations

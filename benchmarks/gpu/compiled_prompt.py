@@ -1,0 +1,125 @@
+"""Machine code of the prompt's product kernels, read without a card.
+
+    python benchmarks/gpu/compiled_prompt.py [--formats IQ3_S,Q6_K] [--sass DIR]
+
+Compiles for sm_90 at the geometry of the 256-expert model. After the line of ``compiled`` comes the
+longest loop of a product: instructions a thread issues for one block of 32 and one result, those of
+the matrix unit and shared work included; four of them are the float operations of a term.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import re
+
+from compiled import compile_kernel, describe, disassemble
+
+from strata.gpu.kernels import expand, expert_prompt, expert_sort, float_prompt, grouped_product
+from strata.gpu.kernels.grouped_product import DENSE_TILING, EXPERT_TILING, Tiling
+from strata.gpu.kernels.product import shape_of
+
+BLOCKS = 80
+KINDS = {"single": (0, 0), "minima": (0, 1), "wide": (1, 0), "split": (2, 0), "Q2_K": (0, 2)}
+WARP_GROUP = Tiling(tokens=64, subs=1, rows=64, step=2, stages=3, warps=4)
+X = {"x_codes": "*i8", "x_scales": "*fp32", "x_scaled": "*fp32", "x_halves": "*fp32"}
+ROUTING = {
+    "order_ptr": "*i32", "offsets_ptr": "*i32", "tiles_ptr": "*i32", "first_expert": "i32",
+    "num_matrices": "i32", "num_tokens": "i32",
+}  # fmt: skip
+
+
+def weights(prefix):
+    types = {"codes": "*i8", "scales": "*fp32", "minima": "*fp32", "factors": "*fp32"}
+    return {f"{prefix}_{field}": type_ for field, type_ in types.items()}
+
+
+def tiles(tiling):
+    return {
+        "TOKENS": tiling.tokens, "SUBS": tiling.subs, "TILE": tiling.rows, "STEP": tiling.step,
+        "STAGES": tiling.stages, "BLOCKS": BLOCKS,
+    }  # fmt: skip
+
+
+def longest_loop(sass):
+    """Instructions of the longest piece of code that ends in a jump to its beginning."""
+    places, code, best = {}, [], []
+    for label, text in re.findall(r"^(\.L_x_\d+):|^\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", sass, re.M):
+        if label:
+            places[label] = len(code)
+            continue
+        code.append(text)
+        target = re.search(r"BRA.*`\((\.L_x_\d+)\)", text)
+        if target and target[1] in places:
+            best = max(best, code[places[target[1]] :], key=len)
+    return best
+
+
+def show(label, kernel, arguments, warps, sass_dir, tiling=None):
+    compiled = compile_kernel(kernel, arguments, {"num_warps": warps})
+    describe(label, compiled, 0, sass_dir)
+    if tiling is None:
+        return
+    loop = longest_loop(disassemble(compiled)[1])
+    kinds = collections.Counter(
+        re.split(r"[.\s]", re.sub(r"^@!?U?P\w+\s+", "", op))[0] for op in loop
+    )
+    results = tiling.tile_tokens * 2 * tiling.rows // (32 * tiling.warps) * tiling.step
+    counts = " ".join(f"{kind} {n}" for kind, n in kinds.most_common(9))
+    print(f"    loop {len(loop)}, {len(loop) / results:.1f} a block and result: {counts}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--formats", default="IQ3_S,IQ4_NL,Q2_0,Q6_K")
+    parser.add_argument("--sass", default="")
+    args = parser.parse_args()
+    tilings = {"experts": EXPERT_TILING, "dense": DENSE_TILING, "warp group": WARP_GROUP}
+    out = {"out_ptr": "*fp32", "out_stride": "i32"}
+    cases = [(kind, "experts") for kind in KINDS] + [("single", "dense"), ("single", "warp group")]
+    for kind, tiling in cases:
+        number, minima = KINDS[kind]
+        arguments = {
+            **X, **weights("w"), **ROUTING, **out, **tiles(tilings[tiling]), "KIND": number,
+            "MINIMA": minima, "ROWS": 640, "IS_GROUPED": True, "READ_TOP_K": 10, "SCATTER": False,
+        }  # fmt: skip
+        kernel, warps = grouped_product._grouped_kernel, tilings[tiling].warps
+        show(f"product {kind} {tiling}", kernel, arguments, warps, args.sass, tilings[tiling])
+    hidden = {"h_codes": "*i8", "h_scales": "*fp32", "h_scaled": "*fp32", "h_halves": "*fp32"}
+    for tiling in (EXPERT_TILING, DENSE_TILING):
+        arguments = {
+            **X, **weights("gate"), **weights("up"), **ROUTING, **hidden, **tiles(tiling),
+            "bad_ptr": "*i32", "GATE_KIND": 0, "UP_KIND": 0, "GATE_MINIMA": 0, "UP_MINIMA": 0,
+            "SUMS": 0, "ROWS": 640, "IS_GROUPED": True, "TOP_K": 10,
+        }  # fmt: skip
+        kernel = expert_prompt._gate_up_kernel
+        show(f"gate|up {tiling.subs}", kernel, arguments, tiling.warps, args.sass, tiling)
+    for name in args.formats.split(","):
+        shape = {**shape_of(name, 32 * BLOCKS), "FORMAT": "=" + name}
+        shape.pop("GROUPS")
+        arguments = {
+            "panels_ptr": "*u8", "matrix_bytes": "i32", "slots_ptr": "*i32",
+            "factors_in_ptr": "*fp32", "num_panels": "i32", "grid_ptr": "*i32",
+            "codes_ptr": "*i32", "scales_ptr": "*fp32", "minima_ptr": "*fp32",
+            "factors_ptr": "*fp32", **shape, "KIND": expand.kind_of(name),
+            "MINIMA": expand.traits(name)[3], "FOLD": -1 if name == "Q3_K" else 1,
+            "BLOCKS": BLOCKS, "ROWS": 640, "HAS_SLOTS": True, "TILE": 4,
+        }  # fmt: skip
+        show(f"expand {name}", expand._expand_kernel, arguments, 1, args.sass)
+    arguments = {
+        "ids_ptr": "*i32", "slot_of_ptr": "*i32", "num_pairs": "i32", "histogram_ptr": "*i32",
+        "counts_ptr": "*i32", "order_ptr": "*i32", "offsets_ptr": "*i32", "tiles_ptr": "*i32",
+        "max_tiles": "i32", "EXPERTS": 256, "HAS_SLOTS": True, "WIDTH": 256, "CHUNK": 128,
+        "TOKENS": 64, "TILES": 4,
+    }  # fmt: skip
+    show("sort, placing", expert_sort._place_kernel, arguments, 8, args.sass)
+    arguments = {
+        "panels_ptr": "*u8", "num_panels": "i32", "x_ptr": "*fp32", "x_stride": "i32",
+        "num_tokens": "i32", "num_rows": "i32", **out, "FORMAT": "=F32", "INNER": 32 * BLOCKS,
+        "LOADS": 160, "VALUES": 4, "TOKENS": 64, "ROWS": 32,
+    }  # fmt: skip
+    show("plain F32", float_prompt._float_prompt_kernel, arguments, 4, args.sass)
+
+
+if __name__ == "__main__":
+    main()
