@@ -164,9 +164,7 @@ def errors(name, actual, expected, bounds):
     largest = error.max().item()
     verdict = "within" if largest <= bounds[0] and share <= bounds[1] else "OUTSIDE"
     size = expected.abs().max().item()
-    print(
-        f"  {name:24} abs {largest:.2e} rel {share:.2e} (largest value {size:.2f}) {verdict} {bounds}"
-    )
+    print(f"  {name:24} abs {largest:.2e} rel {share:.2e} (largest {size:.2f}) {verdict} {bounds}")
 
 
 def check_scan(shape, device):

@@ -40,7 +40,7 @@ def _expected(layer: Layer) -> np.ndarray:
     return np.stack(out).reshape(len(out), -1)
 
 
-CASES = [(70, 70, None), (90, 25, None), (300, 30, 64), (90, 60, 64), (67, 67, 64)]
+CASES = [(70, 20, None), (40, 40, None), (200, 12, 64), (90, 30, 64), (30, 30, 64)]
 
 
 @pytest.mark.parametrize(("num_cells", "num_rows", "budget"), CASES)
@@ -54,11 +54,11 @@ def test_a_chunk_is_the_reference(kind, head_dim, num_cells, num_rows, budget, d
 
 
 @pytest.mark.parametrize("kind", ["float16", "int8"])
-@pytest.mark.parametrize("cut", [1, 10, 33])
+@pytest.mark.parametrize("cut", [1, 10, 18])
 def test_cuts_leave_no_trace(kind: str, cut: int, device: str) -> None:
-    layer = Layer(kind, 90, 60, 64, device)  # the first rows see every cell, the last do not
-    whole = _run(layer, slice(0, 60))
-    assert torch.equal(torch.cat([_run(layer, slice(0, cut)), _run(layer, slice(cut, 60))]), whole)
+    layer = Layer(kind, 90, 40, 64, device)  # the first rows see every cell, the last do not
+    whole = _run(layer, slice(0, 40))
+    assert torch.equal(torch.cat([_run(layer, slice(0, cut)), _run(layer, slice(cut, 40))]), whole)
 
 
 def test_one_cell_gets_all_the_weight(device: str) -> None:

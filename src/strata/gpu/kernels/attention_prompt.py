@@ -1,8 +1,8 @@
 """Attention of a prompt chunk: every cell while there are few, then each query's own choice.
 
 Products of halves on tensor cores in one pass with a running maximum, turned so that cells are the
-rows (64 of them fill an instruction; the twelve heads of a query would not). Cells are halves or int8
-codes (exact as halves) whose scales are applied in float32; queries and weights are pairs of
+rows (64 of them fill an instruction; the twelve heads of a query would not). Cells are halves or
+int8 codes (exact as halves) whose scales are applied in float32; queries and weights are pairs of
 halves, so nothing that matters in float32 is lost. A query's tiles are its cells in ascending order
 whatever the chunk, so cuts of the prompt leave no trace.
 
@@ -122,14 +122,7 @@ def _attend_kernel(
     PART: tl.constexpr = DH // GROUPS  # values of a head that share a scale
     offs_w = tl.arange(0, WIDTH)
     at_head = (query.to(tl.int64) * HEADS + kv * PER_KV + head) * DH
-    is_q = is_n[:, None] & (offs_w < PART)[None, :]
-    q_hi, q_lo, acc = (), (), ()
-    for group in tl.static_range(GROUPS):
-        q = tl.load(q_ptr + at_head[:, None] + group * PART + offs_w[None, :], is_q, 0.0)
-        high, low = split(q * _QUERY_UNIT)
-        q_hi = q_hi + (tl.trans(high),)
-        q_lo = q_lo + (tl.trans(low),)
-        acc = acc + (tl.zeros([WIDTH, ROWS], tl.float32),)
+    q_hi, q_lo, acc = _split_queries(q_ptr, at_head, is_n, offs_w, PART, GROUPS)
     cells_at = kv.to(tl.int64) * capacity
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -155,6 +148,20 @@ def _attend_kernel(
         offs = group * PART + offs_w[:, None]
         gate = tl.load(gate_ptr + at_gate[None, :] + offs, is_out, 0.0)
         tl.store(out_ptr + at_head[None, :] + offs, acc[group] * inverse * sigmoid(gate), is_out)
+
+
+@triton.jit
+def _split_queries(q_ptr, at_head, is_n, offs_w, PART: tl.constexpr, GROUPS: tl.constexpr):
+    """Groups of [width, columns]: high and low halves of the queries, and zeros to add up in."""
+    is_q = is_n[:, None] & (offs_w < PART)[None, :]
+    q_hi, q_lo, acc = (), (), ()
+    for group in tl.static_range(GROUPS):
+        q = tl.load(q_ptr + at_head[:, None] + group * PART + offs_w[None, :], is_q, 0.0)
+        high, low = split(q * _QUERY_UNIT)
+        q_hi = q_hi + (tl.trans(high),)
+        q_lo = q_lo + (tl.trans(low),)
+        acc = acc + (tl.zeros([offs_w.shape[0], is_n.shape[0]], tl.float32),)
+    return q_hi, q_lo, acc
 
 
 @triton.jit
