@@ -53,9 +53,8 @@ def _float_prompt_kernel(
     weights = panels_ptr + panel * (LOADS * 512) + row % 8 * 64
     # Pointers of the whole tile, so that each thread loads what it multiplies and nothing moves.
     source = tl.minimum(token, num_tokens - 1).to(tl.int64) * x_stride + row * 0
-    sums = ()
-    for _ in tl.static_range(4):
-        sums += (tl.zeros((TOKENS, ROWS), tl.float32),)
+    zero = tl.zeros((TOKENS, ROWS), tl.float32)
+    sums = (zero, zero, zero, zero)
     for load in range(LOADS):
         words = ()
         for j in tl.static_range(4):
