@@ -194,7 +194,7 @@ def _attend_tile(
     # Asked for before the scores are known, so that both wait for memory at once.
     for group in tl.static_range(GROUPS):
         values = values + (halves_of(tl.load(values_ptr + at + group * PART, is_value, 0)),)
-    score = tl.dot(keys[0], q_hi[0], tl.dot(keys[0], q_lo[0]))
+    score = tl.dot(keys[0], q_hi[0], tl.dot(keys[0], q_lo[0]))  # type: ignore[misc]
     if IS_INT8:
         at_scale = place * GROUPS
         score *= tl.load(key_scales_ptr + at_scale, is_cell, 0.0).to(tl.float32)[:, None]
@@ -218,7 +218,7 @@ def _attend_tile(
             new_acc = new_acc + (tl.dot(turned, w_hi, part),)
     else:
         w_hi, w_lo = split(weights)
-        turned = tl.trans(values[0])
+        turned = tl.trans(values[0])  # type: ignore[misc]
         part = tl.dot(turned, w_lo, acc[0] * shrink[None, :])
         new_acc = (tl.dot(turned, w_hi, part),)
     return new_acc, new_largest, total
