@@ -18,7 +18,8 @@ from strata.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KV_FORMATS = ("f16", "f32")
+KV_FORMATS = ("f16", "f32", "int8")
+DEVICES = ("cpu", "cuda", "auto")
 ISAS = ("scalar", "avx2", "avx512", "amx")
 
 
@@ -63,6 +64,27 @@ class Settings:
             maximum=1 << 24,
         ),
     )
+    device: str = field(
+        default="cpu",
+        metadata=_wish(
+            str,
+            "--device",
+            "What computes: the processor, a graphics card, or a card where one can be used.",
+            env="STRATA_DEVICE",
+            choices=DEVICES,
+        ),
+    )
+    vram_limit: int | None = field(
+        default=None,
+        metadata=_wish(
+            int,
+            "--vram-limit",
+            "Most memory taken on a graphics card, in MiB. Default: what is free.",
+            env="STRATA_VRAM_LIMIT",
+            minimum=1,
+            maximum=1 << 24,
+        ),
+    )
     threads: int | None = field(
         default=None,
         metadata=_wish(
@@ -86,7 +108,12 @@ class Settings:
     )
     kv_format: str = field(
         default="f16",
-        metadata=_wish(str, "--kv", "How keys and values are stored.", choices=KV_FORMATS),
+        metadata=_wish(
+            str,
+            "--kv",
+            "How keys and values are stored: f16 anywhere, f32 by the processor, int8 on a card.",
+            choices=KV_FORMATS,
+        ),
     )
     chunk_tokens: int = field(
         default=512,

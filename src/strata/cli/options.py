@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 ENGINE_SETTINGS = (
     "model",
     "context_len",
+    "device",
+    "vram_limit",
     "threads",
     "isa",
     "kv_format",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from strata import _native
 from strata.cpu.model import CpuModel
 from strata.cpu.native import set_up
-from strata.errors import DeviceError
+from strata.errors import DeviceError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,12 @@ def load_model(
     Raises:
         CheckpointError: a tensor cannot be used; names it.
         DeviceError: this processor lacks the instruction set asked for.
+        SettingsError: a format of keys and values that only a card has.
     """
+    if settings.kv_format == "int8":
+        raise SettingsError(
+            "the processor keeps keys and values as f16 or f32.\n  Try: --kv f16, or --device cuda"
+        )
     return CpuModel(
         open_context(settings.threads, settings.isa),
         index,

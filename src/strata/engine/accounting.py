@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from strata.formats.gguf import TensorEntry
 
-KV_VALUE_BYTES = {"f16": 2, "f32": 4}
+# Codes of int8 cells have a half-precision scale for 64 of them.
+KV_VALUE_BYTES = {"f16": 2, "f32": 4, "int8": 1 + 2 / 64}
 
 
 class WeightClass(StrEnum):
@@ -138,7 +139,7 @@ def token_bytes(
             weights[kind] += entry.num_bytes
     num_sparse = sum(kind is LayerKind.QSA for kind in spec.layer_kinds)
     num_gdn = spec.num_layers - num_sparse
-    cell_bytes = 2 * spec.num_kv_heads * spec.head_dim * KV_VALUE_BYTES[kv_format]
+    cell_bytes = int(2 * spec.num_kv_heads * spec.head_dim * KV_VALUE_BYTES[kv_format])
     num_cells = min(position + 1, spec.index_budget + spec.index_block - 1)
     # Index keys are pooled to one float32 row for each block; all are scored.
     index_bytes = (position + 1) // spec.index_block * spec.index_dim * 4

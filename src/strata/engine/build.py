@@ -1,6 +1,6 @@
-"""The one place where files, processor and text are joined into the parts of an engine.
+"""The one place where files, devices and text are joined into the parts of an engine.
 
-Owns the choice of model when none is named, and the size of a conversation.
+Owns the choice of model when none is named, of the device, and the size of a conversation.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 
 from strata import telemetry
 from strata.cpu.build import load_model, measure_bandwidth, physical_cores
+from strata.engine.card import is_card_likely, load_on_card
 from strata.engine.default_model import default_model
 from strata.engine.model_file import open_file
 from strata.engine.model_text import ModelText, NoText
 from strata.engine.parts import Parts
+from strata.errors import DeviceError, PlanError, SettingsError, UnsupportedError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from strata.engine.model_file import ModelFile
     from strata.engine.parts import Text
-    from strata.engine.session import OnProgress
+    from strata.engine.session import Model, OnProgress
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
 
@@ -37,7 +39,7 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
     Raises:
         CheckpointError: the file is damaged, or not of this architecture.
         PlanError: it does not fit this machine.
-        DeviceError: the processor or the compiled extension refused.
+        DeviceError: the processor, the compiled extension or a card refused.
     """
     with open_file(model_path(settings)) as model_file:
         for notice in model_file.notices:
@@ -46,7 +48,7 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         if settings.draft_tokens and not spec.num_draft_layers:
             telemetry.notice("draft-layer", "this model has no draft layer; nothing is drafted.")
         text = _text_of(model_file)
-        model = load_model(model_file.index, spec, settings, on_progress=on_progress)
+        model = _load(model_file, settings, on_progress)
     return Parts(
         model=model,
         text=text,
@@ -54,6 +56,21 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         context_len=context_len(settings, spec),
         close=model.close,
     )
+
+
+def _load(model_file: ModelFile, settings: Settings, on_progress: OnProgress | None) -> Model:
+    """The model on the device these settings mean."""
+    index, spec = model_file.index, model_file.spec
+    capacity = context_len(settings, spec)
+    if settings.device == "cuda":
+        return load_on_card(index, spec, settings, capacity, on_progress)
+    if settings.device == "auto" and is_card_likely():
+        try:
+            return load_on_card(index, spec, settings, capacity, on_progress)
+        except (DeviceError, PlanError, SettingsError, UnsupportedError) as error:
+            reason = str(error).splitlines()[0]
+            telemetry.notice("device", f"the processor computes, not the card: {reason}")
+    return load_model(index, spec, settings, on_progress=on_progress)
 
 
 def model_path(settings: Settings) -> Path:

@@ -1,0 +1,52 @@
+"""The way to the card: its packages are optional and loaded only when a card is asked for.
+
+Owns the message where they are missing. What a card does is ``strata.gpu``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strata.errors import DeviceError
+
+if TYPE_CHECKING:
+    from strata.engine.session import Model, OnProgress
+    from strata.formats.tensor_index import TensorIndex
+    from strata.model_spec import ModelSpec
+    from strata.settings import Settings
+
+_PACKAGES = ("torch", "triton")
+# What a driver for CUDA leaves in the system, on Linux and in its subsystem on Windows.
+_DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
+
+def is_card_likely() -> bool:
+    """Whether the packages and a driver are installed. Loads neither."""
+    has_packages = all(importlib.util.find_spec(name) is not None for name in _PACKAGES)
+    return has_packages and any(file.exists() for file in _DRIVER_FILES)
+
+
+def load_on_card(
+    index: TensorIndex,
+    spec: ModelSpec,
+    settings: Settings,
+    capacity: int,
+    on_progress: OnProgress | None,
+) -> Model:
+    """The model on a card; arguments and errors are those of ``strata.gpu.build.load_model``.
+
+    Raises:
+        DeviceError: a package is missing, or there is no card.
+    """
+    try:
+        from strata.gpu.build import load_model
+    except ImportError as error:
+        if error.name not in _PACKAGES:
+            raise
+        raise DeviceError(
+            f"a graphics card needs the package {error.name}, which is not installed.\n"
+            '  Try: pip install "strata-engine[gpu]", or --device cpu'
+        ) from error
+    return load_model(index, spec, settings, capacity, on_progress=on_progress)
