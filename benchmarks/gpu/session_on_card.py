@@ -1,0 +1,294 @@
+"""A whole model on a card: the processor's logits again, then milliseconds of decode windows.
+
+    python benchmarks/gpu/session_on_card.py equal
+    python benchmarks/gpu/session_on_card.py speed --geometry coder --mix iq3_s --rows 1,2,4,8 \
+        --contexts 4096,131072 [--layers 48] [--kv int8] [--profile] [--out FILE.json]
+
+``equal`` writes tiny models and needs the compiled extension; without it only the card's own
+promises are compared. ``speed`` makes its model in memory. Kernels of every row count are compiled
+by processes of their own beforehand. "floor" is the bytes a window reads, once, at the card's copy
+speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from synthetic_index import SyntheticIndex
+
+from strata.formats.naming import check_layout
+from strata.formats.synth import GEOMETRIES, MIXES, synthesize
+from strata.formats.tensor_index import open_model
+from strata.gpu.memory_plan import Wishes, plan_memory
+from strata.gpu.model import GpuModel
+from strata.model_spec import LayerKind, ModelSpec
+
+COPY_BYTES_PER_S = 4.27e12
+DEVICE = torch.device("cuda")
+WINDOWS = 24
+
+
+def same_bits(a, b) -> bool:
+    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def compare(mix: str, folder: Path, num_tokens: int) -> bool:
+    """One tiny model on both devices; prints what was found, gives whether all promises held."""
+    file = folder / f"{mix}.gguf"
+    synthesize(file, GEOMETRIES["tiny"], MIXES[mix], seed=3)
+    index = open_model(file)
+    shapes = {name: entry.shape for name, entry in index.items()}
+    spec = ModelSpec.from_metadata(index.metadata, tensor_shapes=shapes, source=str(file))
+    check_layout(index, spec)
+    tokens = np.random.default_rng(1).integers(0, spec.vocab_size, num_tokens).astype(np.int32)
+    model = GpuModel(index, spec, DEVICE)
+    session = model.new_session(512)
+    begin = time.perf_counter()
+    single = []
+    for token in tokens:
+        single.append(session.decode(np.array([token], np.int32))[0])
+        session.commit(1)
+    single = np.array(single)
+    print(f"{mix}: {num_tokens} windows of one row, {time.perf_counter() - begin:.1f} s")
+    is_good = True
+    for rows in range(2, 9):
+        session.reset()
+        found = []
+        while len(found) < num_tokens // 3:
+            at = session.position
+            window = tokens[at : at + rows].copy()
+            logits = session.decode(window)
+            kept = 1 + at % rows
+            found.extend(logits[:kept])
+            session.commit(kept)
+        same = same_bits(np.array(found), single[: len(found)])
+        is_good &= same
+        print(f"  windows of {rows}: bits {'equal' if same else 'DIFFER'}", flush=True)
+    session.reset()
+    prompt = session.prefill(tokens[: num_tokens - 8])
+    kept = session.snapshot()
+    after = session.decode(tokens[num_tokens - 8 :])
+    other = model.new_session(600)
+    other.restore(kept)
+    again = other.decode(tokens[num_tokens - 8 :])
+    checks = {
+        "prompt": same_bits(prompt, single[num_tokens - 9]),
+        "after a prompt": same_bits(after, single[num_tokens - 8 :]),
+        "restored": same_bits(again, after),
+    }
+    is_good &= all(checks.values())
+    print("  " + ", ".join(f"{name}: {'equal' if ok else 'DIFFER'}" for name, ok in checks.items()))
+    return is_good & against_processor(index, spec, tokens, single)
+
+
+def against_processor(index, spec, tokens, single) -> bool:
+    try:
+        from strata.cpu.build import open_context
+        from strata.cpu.model import CpuModel
+    except ImportError as error:
+        print(f"  the processor's engine is not built here: {error}")
+        return True
+    session = CpuModel(open_context(None, None), index, spec).new_session(512)
+    expected = []
+    for token in tokens:
+        expected.append(session.decode(np.array([token], np.int32))[0])
+        session.commit(1)
+    expected = np.array(expected)
+    largest = float(np.abs(expected - single).max())
+    same = int((expected.argmax(1) == single.argmax(1)).sum())
+    print(f"  against the processor: largest difference {largest:.2e} (deviation of logits "
+          f"{expected.std():.2f}), same choice {same} of {len(tokens)}", flush=True)  # fmt: skip
+    return largest <= 1e-3 and same == len(tokens)
+
+
+def equal(args) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        good = [compare(mix, Path(folder), args.tokens) for mix in args.mixes.split(",")]
+    print("all promises held" if all(good) else "PROMISES BROKEN")
+    sys.exit(0 if all(good) else 1)
+
+
+def window_bytes(spec, plan, rows: int, position: int) -> float:
+    """Bytes a window reads at least: dense weights once, distinct experts, cells, memories."""
+    experts = plan.weights["routed experts"] / spec.num_experts
+    most = rows * spec.top_k
+    distinct = spec.num_experts * (1 - (1 - 1 / spec.num_experts) ** most)
+    kinds = spec.layer_kinds
+    cells = min(position, spec.index_budget + spec.index_block - 1)
+    cell_bytes = (
+        2 * spec.num_kv_heads * spec.head_dim * (1 if plan.wishes.kv_format == "int8" else 2)
+    )
+    pooled = (
+        position // spec.index_block * spec.index_dim * 4 if position > spec.index_budget else 0
+    )
+    memory = spec.gdn_value_heads * spec.gdn_key_dim * spec.gdn_value_dim * 4
+    return (
+        plan.weights["dense weights"]
+        + plan.weights["shared experts"]
+        + experts * distinct
+        + kinds.count(LayerKind.QSA) * (rows * cells * cell_bytes + pooled)
+        + kinds.count(LayerKind.GDN) * 2 * memory
+    )
+
+
+def at_position(session, position: int) -> None:
+    """As if so many tokens had been read: random cells and keys, since equal ones tie."""
+    session.reset()
+    generator = torch.Generator(device=DEVICE).manual_seed(1)
+    for layer in session._state.layers:
+        if hasattr(layer, "cells"):
+            layer.index.pooled.normal_(generator=generator)
+            for cells in (layer.cells.keys, layer.cells.values):
+                if cells.dtype == torch.int8:
+                    cells.random_(-127, 128, generator=generator)
+                else:
+                    cells.normal_(generator=generator)
+            for scales in (layer.cells.key_scales, layer.cells.value_scales):
+                if scales is not None:
+                    scales.fill_(0.01)
+    session._position = position
+
+
+def measure(session, spec, rows: int, position: int) -> dict[str, float]:
+    """Median milliseconds of a window: all of it, and what of it the card worked."""
+    rng = np.random.default_rng(rows)
+    at_position(session, position)
+    session.prepare(rows)
+    walls = []
+    for _ in range(WINDOWS + 4):
+        window = rng.integers(0, spec.vocab_size, rows).astype(np.int32)
+        begin = time.perf_counter()
+        session.decode(window)
+        session.commit(1)
+        walls.append(time.perf_counter() - begin)
+    graph = session._runner._graphs[session._shape(rows, has_head=True)]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(WINDOWS + 1)]
+    for event in events:
+        event.record()
+        graph.replay()
+    torch.cuda.synchronize()
+    cards = [a.elapsed_time(b) for a, b in itertools.pairwise(events)]
+    return {"wall_ms": float(np.median(walls[4:]) * 1e3), "card_ms": float(np.median(cards[2:]))}
+
+
+def profile(session, rows: int, position: int) -> None:
+    """Kernels of one window by time."""
+    at_position(session, position)
+    session.prepare(rows)
+    graph = session._runner._graphs[session._shape(rows, has_head=True)]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+    table: dict[str, list[float]] = {}
+    for event in seen.events():
+        entry = table.setdefault(event.name[:60], [0, 0.0])
+        entry[0] += 1 / 3
+        entry[1] += event.device_time_total / 3
+    total = sum(time_us for _, time_us in table.values())
+    print(f"  kernels of a window of {rows}, {position} cells: {total / 1e3:.3f} ms in kernels")
+    for name, (calls, time_us) in sorted(table.items(), key=lambda item: -item[1][1])[:24]:
+        share = 100 * time_us / total
+        each = time_us / calls
+        print(f"    {name:60} {calls:6.0f} x {each:8.2f} us = {time_us:9.1f} us {share:5.1f} %")
+
+
+def compile_ahead(args) -> None:
+    """Fills Triton's cache: a process for each row count, over four layers of each kind."""
+    begin = time.perf_counter()
+    own = [sys.executable, __file__, "speed", "--geometry", args.geometry, "--mix", args.mix,
+           "--kv", args.kv, "--layers", "4", "--contexts", args.contexts, "--only-compile"]  # fmt: skip
+    running = [subprocess.Popen([*own, "--rows", rows]) for rows in args.rows.split(",")]
+    for process in running:
+        if process.wait() != 0:
+            print("compiling ahead failed; kernels are compiled when they are first used")
+    print(f"kernels compiled in {time.perf_counter() - begin:.0f} s", flush=True)
+
+
+def speed(args) -> None:
+    if not args.only_compile:
+        compile_ahead(args)
+    geometry = GEOMETRIES[args.geometry]
+    geometry = replace(geometry, num_layers=args.layers or geometry.num_layers)
+    contexts = [int(n) for n in args.contexts.split(",")]
+    capacity = max(contexts) + 512
+    with tempfile.TemporaryDirectory() as folder:
+        index = SyntheticIndex(geometry, args.mix, Path(folder))
+        spec = index.spec
+        plan = plan_memory(index, spec, Wishes(capacity, args.kv))
+        begin = time.perf_counter()
+        model = GpuModel(index, spec, DEVICE, kv_format=args.kv, direct_io=False)
+        loading = torch.cuda.max_memory_allocated()
+        session = model.new_session(capacity)
+        if args.only_compile:
+            for context in contexts:
+                at_position(session, context)
+                session.prepare(int(args.rows))
+            return
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {args.geometry} "
+              f"{args.mix}, {spec.num_layers} layers, kv {args.kv}; loaded in "
+              f"{time.perf_counter() - begin:.0f} s")  # fmt: skip
+        print(plan.table())
+        results = []
+        for context in contexts:
+            for rows in map(int, args.rows.split(",")):
+                found = measure(session, spec, rows, context)
+                floor = window_bytes(spec, plan, rows, context) / COPY_BYTES_PER_S * 1e3
+                results.append({"rows": rows, "context": context, "floor_ms": floor, **found})
+                print(f"context {context:7}, rows {rows}: window {found['wall_ms']:7.3f} ms, card "
+                      f"{found['card_ms']:7.3f} ms, floor {floor:6.3f} ms; one row a window: "
+                      f"{1e3 / found['wall_ms']:6.1f} tokens/s", flush=True)  # fmt: skip
+                if args.profile:
+                    profile(session, rows, context)
+        peak = torch.cuda.max_memory_allocated()
+        print(f"peak: {loading / 2**30:.3f} GiB while loading, {peak / 2**30:.3f} GiB in all; "
+              f"planned {plan.total_bytes / 2**30:.3f} GiB")  # fmt: skip
+        session.reset()
+        prompt = np.random.default_rng(5).integers(0, spec.vocab_size, 512).astype(np.int32)
+        session.prefill(prompt[:64])
+        begin = time.perf_counter()
+        session.prefill(prompt[64:])
+        rate = 448 / (time.perf_counter() - begin)
+        print(f"prompt through windows of eight: {rate:.0f} tokens/s")
+        if args.out:
+            Path(args.out).write_text(json.dumps(
+                {"device": torch.cuda.get_device_name(), "geometry": args.geometry,
+                 "mix": args.mix, "layers": spec.num_layers, "kv": args.kv,
+                 "peak_bytes": peak, "planned_bytes": plan.total_bytes,
+                 "prompt_tokens_per_s": rate, "windows": results}, indent=1))  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    modes = parser.add_subparsers(required=True)
+    one = modes.add_parser("equal")
+    one.add_argument("--mixes", default="q4_k,iq3_s,q2_0")
+    one.add_argument("--tokens", type=int, default=160)
+    one.set_defaults(run=equal)
+    two = modes.add_parser("speed")
+    two.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
+    two.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
+    two.add_argument("--layers", type=int, default=0)
+    two.add_argument("--rows", default="1,2,4,8")
+    two.add_argument("--contexts", default="4096,131072")
+    two.add_argument("--kv", default="f16", choices=("f16", "int8"))
+    two.add_argument("--profile", action="store_true")
+    two.add_argument("--only-compile", action="store_true")
+    two.add_argument("--out")
+    two.set_defaults(run=speed)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
