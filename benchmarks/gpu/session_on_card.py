@@ -206,8 +206,8 @@ def profile(session, rows: int, position: int) -> None:
 def compile_ahead(args) -> None:
     """Fills Triton's cache: a process for each row count, over four layers of each kind."""
     begin = time.perf_counter()
-    own = [sys.executable, __file__, "speed", "--geometry", args.geometry, "--mix", args.mix,
-           "--kv", args.kv, "--layers", "4", "--contexts", args.contexts, "--only-compile"]  # fmt: skip
+    own = [sys.executable, __file__, "speed", "--layers", "4", "--only-compile", "--kv", args.kv,
+           "--geometry", args.geometry, "--mix", args.mix, "--contexts", args.contexts]  # fmt: skip
     running = [subprocess.Popen([*own, "--rows", rows]) for rows in args.rows.split(",")]
     for process in running:
         if process.wait() != 0:

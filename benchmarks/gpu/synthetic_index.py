@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from strata.formats.block_decode import dequantize
 from strata.formats.naming import Role, required_tensors
 from strata.formats.tensor_index import TensorEntry
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PIECE_BYTES = 1 << 23
 
 
 class SyntheticIndex(Mapping[str, TensorEntry]):
-    """Stands in for a ``TensorIndex``; ``folder`` takes the n-gram table, the only thing on disk."""
+    """Stands in for a ``TensorIndex``; ``folder`` takes the n-gram table, all there is on disk."""
 
     def __init__(self, geometry: synth.SynthGeometry, mix: str, folder: Path) -> None:
         self.geometry = geometry
