@@ -38,7 +38,7 @@ class WindowBuffers:
         rows: [8, D + W] float32, embedding and n-gram rows of each token; likewise.
         host_inputs: page-locked copy of the inputs.
         host_logits: [8, V] float32, page-locked.
-        host_flags: [L + 1] int32, page-locked.
+        host_flags: [L + 1, 4] int32, page-locked; the first of a row is the layer's.
         num_bytes: device memory of all of it.
     """
 

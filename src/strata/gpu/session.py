@@ -223,7 +223,7 @@ class GpuSession:
         with self._changing():
             self._runner.run(self._shape(num_rows, has_head=has_head))
             self._num_pending = 0
-        flags = self._buffers.host_flags.numpy()
+        flags = self._buffers.host_flags.numpy()[:, 0]
         if flags.any():
             layer = int(np.argmax(flags != 0))
             where = f"layer {layer}" if layer < self._spec.num_layers else "the output head"

@@ -130,7 +130,8 @@ def window_shapes(
     shapes["shared_ids"] = Shape((n, 1), "int32")
     shapes |= expert_shapes("experts", n * spec.top_k, hidden, spec.expert_size)
     shapes |= expert_shapes("shared", n, hidden, spec.shared_expert_size)
-    shapes["flags"] = Shape((spec.num_layers + 1,), "int32")
+    # A row each, so that all are aligned alike and one machine code serves every layer.
+    shapes["flags"] = Shape((spec.num_layers + 1, 4), "int32")
     shapes["inputs"] = Shape((HEADER_BYTES + n * 4 * input_width(spec),), "uint8")
     if LayerKind.QSA in spec.layer_kinds:
         shapes |= _attention_shapes(spec, capacity, select_tile, part_cells)

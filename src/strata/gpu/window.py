@@ -91,7 +91,7 @@ class Window:
         self._buffers = buffers
         self._capacity = capacity
         flags = buffers.tensors["flags"]
-        self._flags = [flags[i : i + 1] for i in range(len(flags))]
+        self._flags = [row[:1] for row in flags]
         # What reads the streams after each layer's last write; None where the memory changes them.
         following = [None if layer.ple else layer.hc_attn for layer in weights.layers[1:]]
         self._reads_after: list[HcWeights | None] = [*following, weights.final]
