@@ -7,6 +7,7 @@ table of origins. Reading is in ``training.sources``, the form of files in ``tra
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import zlib
 from dataclasses import dataclass, replace
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING, Final
 
 from training.documents import write_documents
 from training.packages import fetch
-from training.sources import SOURCES, Source
+from training.sources import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from training.documents import Document
     from training.packages import Package
+    from training.readers import Source
 
 TABLE: Final = Path(__file__).parent / "data" / "sources.md"
 
+_NO_LETTERS: Final = re.compile(r"[\W\d_]+")
 # Shorter ones have lost what they were about.
 MIN_DOCUMENT: Final = 200
 
@@ -44,14 +47,18 @@ class Collected:
 
 
 def without_repeats(documents: Iterable[Document], seen: set[str]) -> list[Document]:
-    """The documents without paragraphs that ``seen`` knows; adds the others to it."""
+    """The documents without paragraphs that ``seen`` knows; adds the others to it.
+
+    Paragraphs that differ in nothing but spaces, marks and numbers are the same.
+    """
     kept = []
     for document in documents:
         # The paragraph order stays; what is left of a document may be too little.
         fresh = []
         for paragraph in document.paragraphs:
-            if paragraph not in seen:
-                seen.add(paragraph)
+            letters = _NO_LETTERS.sub("", paragraph).lower()
+            if letters not in seen:
+                seen.add(letters)
                 fresh.append(paragraph)
         if sum(map(len, fresh)) >= MIN_DOCUMENT:
             kept.append(replace(document, paragraphs=fresh))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from training.sources import Source
+    from training.readers import Source
 
 
 @dataclass(frozen=True, slots=True)

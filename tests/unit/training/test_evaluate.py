@@ -33,7 +33,8 @@ from training.eval_drafts import DraftTotals
 from training.eval_routing import cache_slots, layer_routing, lru_hits, routing_table
 from training.eval_text import PIECE_TOKENS, cut_pieces, join_layers, piece_nats
 from training.evaluate import STORY_TASK, ask_sanity, chosen_tasks, tell_stories
-from training.held_out import held_out_documents, sample
+from training.held_out import held_out_documents, kind, sample
+from training.held_out import main as held_out_main
 from training.tasks.example import Example, Split, Task
 
 from strata.engine.request import Timings
@@ -276,16 +277,44 @@ def test_documents_are_cut_into_pieces():
     assert [len(piece) for piece in cut_pieces(documents, 4)] == [3]
 
 
-def test_held_out_sample_comes_from_everywhere(tmp_path: Path):
-    documents = [f"title {number}\n\n" + "word " * (number % 9 * 300 + 10) for number in range(300)]
-    chosen = sample(documents, 60_000)
-    assert 50_000 < sum(map(len, chosen)) <= 60_000
-    assert max(map(len, chosen)) <= 8_000
+def test_held_out_sample_is_in_proportion():
+    def texts(title: str, count: int, size: int) -> list[str]:
+        return [
+            f"{title}{number}\n\n" + "\n\n".join([f"{number:04} " + "word " * 19] * size)
+            for number in range(count)
+        ]
+
+    words = texts("Nouns and what they mean, part ", 100, 40)
+    documents = [*words, *texts("Python: ", 200, 10), *texts("Emma, chapter ", 10, 200)]
+    assert [kind(documents[at]) for at in (0, 100, -1)] == ["what they mean", "Python", "chapter"]
+    chosen = sample(documents, 80_000)
+    sizes = dict.fromkeys(map(kind, chosen), 0)
+    for document in chosen:
+        sizes[kind(document)] += len(document)
+    # There are 400, 200 and 200 KB.
+    assert sizes["what they mean"] == pytest.approx(40_000, abs=3_000)
+    assert sizes["Python"] == pytest.approx(20_000, abs=3_000)
+    assert sizes["chapter"] == pytest.approx(20_000, abs=3_000)
+    assert max(map(len, chosen)) <= 3_100
     assert len(set(chosen)) == len(chosen)
-    numbers = [documents.index(document) for document in chosen]
-    assert min(numbers) < 60
-    assert max(numbers) > 240
-    assert sample(reversed(documents), 60_000) == chosen
+    # Beginnings, cut between paragraphs, in an order that says nothing of the kind.
+    assert all(any(text.startswith(part) for text in documents) for part in chosen)
+    assert all(part.endswith("word ") for part in chosen)
+    assert len({kind(document) for document in chosen[:12]}) > 1
+    assert sample(reversed(documents), 80_000) == chosen
+
+
+def test_the_sample_is_of_what_may_be_shipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    held_out = tmp_path / "all.xz"
+    stored = "\n\x1e\n".join(f"{label}: a\n\n{'word ' * 40}" for label in ("Git", "Python", "GIMP"))
+    held_out.write_bytes(lzma.compress(stored.encode()))
+    out = tmp_path / "sample.xz"
+    assert held_out_main([str(held_out), "--out", str(out)]) == 0
+    assert [kind(text) for text in held_out_documents(out)] == ["Python"]
+    assert "bytes of text" in capsys.readouterr().out
+
+
+def test_held_out_files(tmp_path: Path):
     path = tmp_path / "held_out.xz"
     path.write_bytes(lzma.compress(b"a\n\x1e\nb"))
     assert held_out_documents(path) == ["a", "b"]
