@@ -114,7 +114,7 @@ _PERMISSIVE: Final = (
     _manual("Xarray", "python-xarray-doc", "Apache-2.0"),
     _manual("Dask", "python-dask-doc", _BSD),
     _manual("Numba", "numba-doc", "BSD-2-Clause"),
-    _manual("QuTiP", "python-qutip-doc", _BSD),
+    _manual("QuTiP", "python-qutip-doc", "CC-BY-3.0"),
     _manual("SQLAlchemy", "python-sqlalchemy-doc", "MIT", skipped=r"changelog|_changes"),
     _manual("IPython", "python-ipython-doc", _BSD),
     _manual("Pytest", "python-pytest-doc", "MIT"),
@@ -152,7 +152,8 @@ _PERMISSIVE: Final = (
     _manual("BIND", "bind9-doc", "MPL-2.0", skipped=r"notes"),
     _manual("Kea", "kea-doc", "MPL-2.0"),
     _manual("Kerberos", "krb5-doc", "MIT"),
-    _manual("Racket", "racket-doc", "MIT or Apache-2.0"),
+    # Its authors say MIT or Apache-2.0; what Debian says asks more.
+    _copyleft("Racket", "racket-doc", "LGPL-2.1+"),
     _manual("Haskell", "ghc-doc", _BSD, skipped=r"/src/"),
     _manual("Node", "nodejs-doc", "MIT"),
     _manual("Nim", "nim-doc", "MIT"),
