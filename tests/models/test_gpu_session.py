@@ -215,7 +215,7 @@ def test_what_a_session_refuses(model: GpuModel, tokens: np.ndarray) -> None:
         session.commit(1)
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # numpy's, interpreted
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in the interpreter
 def test_huge_weights_give_an_error_that_names_the_layer(tmp_path: Path) -> None:
     tiny = smallest_model()
     weights = dict(tiny.weights)
