@@ -31,7 +31,7 @@ class WindowRunner:
         self._is_card = buffers.rows.is_cuda
 
     def run(self, shape: WindowShape) -> None:
-        """From ``host_inputs`` to ``host_flags`` and ``host_logits`` (if wanted); waits for them."""
+        """From ``host_inputs`` to ``host_flags`` and, if wanted, ``host_logits``; waits."""
         if not self._is_card:
             self._launch(shape)
             return
