@@ -66,3 +66,9 @@ def test_public_names():
     assert sorted(strata.__all__) == list(strata.__all__)
     for name in strata.__all__:
         assert getattr(strata, name) is not None
+
+
+def test_names_of_test_modules_differ():
+    """Without packages pytest imports them by name alone, and refuses the second."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
