@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER = Path(__file__).parent / "data" / "tokenizer.json"
 _INDEX_WEIGHT = 0.2
-_BALANCE_WEIGHT = 0.003
+_BALANCE_WEIGHT = 0.001
 _DRAFT_WEIGHTS = (1.0, 0.7)
 _LOG_EVERY = 20
 _CHECKPOINT_SECONDS = 120.0
