@@ -45,7 +45,8 @@ def load_model(
     """
     if settings.kv_format == "int8":
         raise SettingsError(
-            "the processor keeps keys and values as f16 or f32.\n  Try: --kv f16, or --device cuda"
+            "the processor keeps keys and values as f16 or f32, not as int8 (setting kv_format).\n"
+            "  Try: --kv f16"
         )
     return CpuModel(
         open_context(settings.threads, settings.isa),

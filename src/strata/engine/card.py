@@ -43,10 +43,11 @@ def load_on_card(
     try:
         from strata.gpu.build import load_model
     except ImportError as error:
-        if error.name not in _PACKAGES:
-            raise
+        if (error.name or "").startswith("strata"):
+            raise  # a fault of ours
+        what = "is not installed" if error.name in _PACKAGES else f"cannot be loaded: {error}"
         raise DeviceError(
-            f"a graphics card needs the package {error.name}, which is not installed.\n"
-            '  Try: pip install "strata-engine[gpu]", or --device cpu'
+            f"a graphics card needs the package {error.name or 'torch'}, which {what}.\n"
+            '  Try: pip install ".[gpu]" in a copy of Strata\'s sources, or --device cpu'
         ) from error
     return load_model(index, spec, settings, capacity, on_progress=on_progress)
