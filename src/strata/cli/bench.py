@@ -91,7 +91,6 @@ def command(
 def _bench_alone(settings: Settings, plan: Plan, console: Console) -> dict[str, Any]:
     path, per_token, vocab_size = _file_facts(settings, plan)
     threads = num_threads(settings)
-    bandwidth = machine_bandwidth(threads)
     with Bar("loading") as loading:
         parts = open_parts(settings, on_progress=loading)
     try:
@@ -113,7 +112,11 @@ def _bench_alone(settings: Settings, plan: Plan, console: Console) -> dict[str, 
                 )
     finally:
         parts.close()
+    # Before the probe of the bandwidth, whose buffer would be the peak of a small model.
+    peak_bytes = peak_memory_bytes()
+    bandwidth = machine_bandwidth(threads)
     report = _report(path, threads, plan, measured[1:], per_token, bandwidth)
+    report["peak_bytes"] = peak_bytes
     _print_alone(console, report)
     return report
 
