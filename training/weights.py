@@ -32,6 +32,8 @@ def write_weights(state: dict[str, Tensor], folder: Path) -> list[Path]:
     high = lzma.compress(raw[:, 1].tobytes(), format=lzma.FORMAT_RAW, filters=_COMPRESSION)
     stored = high + raw[:, 0].tobytes()
     parts = [stored[i : i + PART_BYTES] for i in range(0, len(stored), PART_BYTES)]
+    # The table goes first and comes last: parts of two runs are never taken for one.
+    (folder / _TABLE).unlink(missing_ok=True)
     paths = [folder / f"weights-{number}.bin" for number in range(len(parts))]
     for path, part in zip(paths, parts, strict=True):
         path.write_bytes(part)

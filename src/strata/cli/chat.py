@@ -9,6 +9,7 @@ import typer
 from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.cli.run import Thinking, describe, thinking_values
+from strata.cli.spoken import Spoken
 from strata.engine.engine import Engine
 from strata.engine.request import FinishReason, Message
 from strata.engine.sampler import SamplingParams
@@ -87,14 +88,15 @@ class Chat:
 
     def _stream(self, answer: Answer, reading: Bar) -> str:
         parts: list[str] = []
+        spoken = Spoken(is_thinking=bool(self._template_values.get("enable_thinking")))
         while True:
             try:
                 for event in answer:
                     reading.close()
                     parts.append(event.text)
-                    sys.stdout.write(event.text)
-                    sys.stdout.flush()
+                    spoken.add(event.text)
                     if event.finish_reason is not None:
+                        spoken.end()
                         sys.stdout.write("\n")
                         sys.stdout.flush()
                         if event.timings is not None:

@@ -1,13 +1,13 @@
 """``strata run``: one prompt, one answer. Text on stdout, everything else on stderr."""
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
 from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, read_stdin, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
+from strata.cli.spoken import Spoken
 from strata.engine.engine import Engine
 from strata.engine.request import Completion, Timings, TokenEvent
 from strata.engine.sampler import SamplingParams
@@ -76,8 +76,10 @@ def command(
             else:
                 generation = engine.generate(text, sampling, on_progress=reading)
             answer = Answer(generation)
+            is_thinking = is_chat and bool(thinking)
+            spoken = Spoken(is_thinking=is_thinking, is_silent=as_json)
             try:
-                completion = _show(answer, is_silent=as_json)
+                completion = _show(answer, spoken)
             except KeyboardInterrupt:
                 if not as_json:
                     typer.echo()
@@ -87,7 +89,7 @@ def command(
                 answer.cancel()
                 raise
     if as_json:
-        typer.echo(json.dumps(_as_dict(completion), ensure_ascii=False))
+        typer.echo(json.dumps(_as_dict(completion, spoken), ensure_ascii=False))
     else:
         typer.echo()
         say(describe(completion.timings))
@@ -126,27 +128,27 @@ def _describe_drafts(timings: Timings) -> str:
     return ", ".join(f"{accepted} of {proposed}" for accepted, proposed in counts)
 
 
-def _show(answer: Answer, *, is_silent: bool) -> Completion:
+def _show(answer: Answer, spoken: Spoken) -> Completion:
     parts: list[str] = []
     ids: list[int] = []
     last: TokenEvent | None = None
     for event in answer:
         parts.append(event.text)
         ids += event.token_ids
-        if event.text and not is_silent:
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
+        spoken.add(event.text)
         last = event
+    spoken.end()
     if last is None or last.finish_reason is None or last.timings is None:
         raise EngineStopped("the answer ended without a reason.\n  Try: run it again.")
     text = "".join(parts)
     return Completion(last.request_id, text, tuple(ids), last.finish_reason, last.timings)
 
 
-def _as_dict(completion: Completion) -> dict[str, object]:
+def _as_dict(completion: Completion, spoken: Spoken) -> dict[str, object]:
     timings = completion.timings
     return {
-        "text": completion.text,
+        "text": spoken.text,
+        "reasoning": spoken.reasoning,
         "token_ids": list(completion.token_ids),
         "finish_reason": str(completion.finish_reason),
         "prompt_tokens": timings.prompt_tokens,

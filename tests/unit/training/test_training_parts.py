@@ -83,6 +83,19 @@ def test_stored_weights_come_back_bit_for_bit(tmp_path):
         assert torch.equal(back[name], tensor.bfloat16())
 
 
+def test_a_broken_off_writing_is_not_taken_for_whole(tmp_path, monkeypatch):
+    write_weights({"a": torch.zeros(4)}, tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        write_weights({"a": torch.ones(4)}, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_weights(tmp_path)
+
+
 def test_rows_hold_documents_at_multiples_of_the_block():
     rng = random.Random(2)
     row = _Row(256)
