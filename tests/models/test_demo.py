@@ -74,11 +74,11 @@ def test_twelve_times_twelve(engine: Engine):
 
 
 # Known and measured (training/REPORT.md): this training run never bound values to their keys.
-_NOT_YET = {"recall": "22 %", "json": "88 % to schema", "tool_call": "92 %"}
+_NOT_YET = {"recall": "18 %", "json": "88 % to schema", "tool_call": "90 %"}
 
 
 def _task(name: str):
-    reason = f"{_NOT_YET.get(name)} over 60 held-out cases; the next training run drills look-ups"
+    reason = f"{_NOT_YET.get(name)} over 100 held-out cases; the next training run drills look-ups"
     return pytest.param(name, marks=pytest.mark.xfail(name in _NOT_YET, reason=reason, strict=True))
 
 
@@ -134,3 +134,13 @@ def test_bench_counts_the_model_s_memory_alone(tmp_path: Path):
         capture_output=True, env=environment, timeout=120, check=True,
     )  # fmt: skip
     assert json.loads(report.read_text())["peak_bytes"] < 256 << 20
+
+
+def test_closed_streams_are_no_fault():
+    environment = {**os.environ, "PYTHONPATH": str(Path(strata.__file__).parents[1])}  # noqa: TID251
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec '{sys.executable}' -m strata.cli run Hello <&- >&-"],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
