@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from training.chat_format import encode, render
 from training.config import END_OF_TEXT_ID
-from training.network import ANSWER, NOT_LEARNED, TEXT, Batch
+from training.network import ANSWER, LOOK_UP, NOT_LEARNED, TEXT, Batch
 from training.tasks import ALL_TASKS
+from training.tasks.drills import LOOK_UPS
 from training.tasks.drills import TASKS as DRILLS
 from training.tasks.example import Example, Split
 
@@ -150,9 +151,10 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
         return row.arrays()
 
     def _encoded(self, example: Example) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
+        kind = LOOK_UP if example.task in LOOK_UPS else ANSWER
         segments = render(example.messages, example.tools, example.is_thinking)
         ids, learned = encode(segments, self._tokenizer)
-        return ids, np.where(learned, ANSWER, NOT_LEARNED).astype(np.uint8)
+        return ids, np.where(learned, kind, NOT_LEARNED).astype(np.uint8)
 
     def _add_task(self, row: _Row, rng: random.Random) -> bool:
         """One example; false if a few in succession are too long for what is left of the row."""

@@ -140,7 +140,7 @@ class Run:
 def _as_numbers(losses: Losses) -> dict[str, float]:
     named = {
         "loss": losses.weighted, "text_loss": losses.text, "answer_loss": losses.answer,
-        "index_loss": losses.index, "balance_loss": losses.balance,
+        "look_up_loss": losses.look_up, "index_loss": losses.index, "balance_loss": losses.balance,
     }  # fmt: skip
     for number, (draft, hits) in enumerate(zip(losses.draft, losses.draft_hits, strict=True), 1):
         named |= {f"draft_loss_{number}": draft, f"draft_hits_{number}": hits}

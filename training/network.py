@@ -18,9 +18,10 @@ from training.sparse_attention import INDEX_QUERIES
 
 # Rows whose logits exist at a time.
 _LOSS_ROWS = 16_384
-# Weight of the loss of a token, by its kind: not learned, plain text, an answer.
-NOT_LEARNED, TEXT, ANSWER = 0, 1, 2
-_KIND_WEIGHT = (0.0, 1.0, 2.0)
+# Weight of the loss of a token, by its kind: not learned, plain text, an answer, an answer that is
+# looked up in the question.
+NOT_LEARNED, TEXT, ANSWER, LOOK_UP = 0, 1, 2, 3
+_KIND_WEIGHT = (0.0, 1.0, 2.0, 2.0)
 
 
 @dataclass(slots=True)
@@ -40,10 +41,22 @@ class Batch:
 
 @dataclass(slots=True)
 class Losses:
-    """Means over a batch, scalars in float32."""
+    """Means over a batch, scalars in float32.
+
+    Attributes:
+        text: over plain text.
+        answer: over answers.
+        look_up: over those answers that are looked up in the question.
+        weighted: over all that is learned, by the weights of the kinds.
+        draft: of each draft step, over all that is learned.
+        draft_hits: how often each step's best guess is right, over answers.
+        index: of the indexers.
+        balance: of the load of the experts.
+    """
 
     text: Tensor
     answer: Tensor
+    look_up: Tensor
     weighted: Tensor
     draft: list[Tensor]
     draft_hits: list[Tensor]
@@ -115,7 +128,7 @@ class Network(nn.Module):
         visible = (start.unsqueeze(-1) <= position) & (position.unsqueeze(-1) >= position)
         # Answers are what selection is for; early tokens have nothing to select.
         chance = torch.rand(batch.offset.shape, device=batch.offset.device)
-        chance = chance + (batch.kind == ANSWER) * 0.5 - (batch.offset < 32) * 1.0
+        chance = chance + (batch.kind >= ANSWER) * 0.5 - (batch.offset < 32) * 1.0
         chosen = chance.topk(min(INDEX_QUERIES, length), -1).indices
         return Segments(
             offset=batch.offset,
@@ -160,7 +173,8 @@ class Network(nn.Module):
         draft, hits = self._drafts(batch, segments, streams.detach(), num_drafts)
         return Losses(
             text=_mean(losses, kind == TEXT),
-            answer=_mean(losses, kind == ANSWER),
+            answer=_mean(losses, kind >= ANSWER),
+            look_up=_mean(losses, kind == LOOK_UP),
             weighted=(losses * weights).sum() / weights.sum().clamp_min(1),
             draft=draft[0],
             draft_hits=hits,
@@ -180,7 +194,7 @@ class Network(nn.Module):
             each, hit = _token_losses(mixed, self.lm_head.weight.detach(), target)
             kind = _ahead_kind(batch, step + 1)
             losses.append(_mean(each, kind > 0))
-            hits.append(_mean(hit, kind == ANSWER))
+            hits.append(_mean(hit, kind >= ANSWER))
             index_losses.append(index_loss)
             balances.append(balance)
         return (losses, index_losses, balances), hits

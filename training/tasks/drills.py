@@ -6,6 +6,7 @@ long to find out that a value belongs to its key. Here nearly every learned toke
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from training.tasks import recall
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _MOST_TURNS = 8
+# Pairs in a list. Short lists are common: a network of 64 wide that sees lists of 2 to 8 pairs
+# finds out that values belong to keys after 160 steps, one that sees 8 alone after 700.
+_MOST_PAIRS = 24
+# Pairs drawn for a list; one in some dozen is held out.
+_TRIES = 2000
 _ALL = (
     "Write the {what} of each: {keys}.",
     "Give me the {what} for each of these: {keys}.",
@@ -39,17 +45,25 @@ _REPEAT = (
 def _held(kind: recall.Kind, count: int, rng: random.Random, split: Split) -> list[recall.Pair]:
     """Pairs with distinct keys; those of the split alone."""
     pairs: dict[str, str] = {}
-    for _ in range(40 * count):
+    for _ in range(_TRIES):
         key, value = kind.keys(rng), kind.values(rng)
-        if len(pairs) < count and in_split(f"{key}:{value}", split):
+        if in_split(f"{key}:{value}", split):
             pairs[key] = value
+        if len(pairs) == count:
+            break
     return list(pairs.items())
+
+
+def _num_pairs(rng: random.Random, kind: recall.Kind) -> int:
+    """From 2 up, small numbers more often, every power of two alike."""
+    drawn = int(math.exp(rng.uniform(math.log(2), math.log(_MOST_PAIRS + 1))))
+    return min(kind.most, drawn)
 
 
 def look_up_all(rng: random.Random, split: Split) -> Example:
     """A list of pairs; the answer gives the values of several keys in another order."""
     kind = rng.choice(recall.KINDS)
-    pairs = _held(kind, rng.randint(3, min(kind.most, 24)), rng, split)
+    pairs = _held(kind, _num_pairs(rng, kind), rng, split)
     asked = rng.sample(pairs, rng.randint(2, len(pairs))) if len(pairs) > 2 else pairs
     listing = recall.layout(rng, kind, pairs)
     question = rng.choice(_ALL).format(
@@ -64,7 +78,7 @@ def look_up_all(rng: random.Random, split: Split) -> Example:
 def look_up_in_turns(rng: random.Random, split: Split) -> Example:
     """A list of pairs, then a question a turn."""
     kind = rng.choice(recall.KINDS)
-    pairs = _held(kind, rng.randint(2, min(kind.most, 24)), rng, split)
+    pairs = _held(kind, _num_pairs(rng, kind), rng, split)
     questions = [
         recall.ask(rng, kind, pairs, pair)
         for pair in rng.choices(pairs, k=rng.randint(2, _MOST_TURNS))
@@ -108,6 +122,9 @@ def grade(example: Example, answer: str) -> bool:
     """Whether the answer is the expected one, word for word."""
     return bool(answer.strip() == example.messages[-1]["content"])
 
+
+LOOK_UPS = ("look_up_all", "look_up_in_turns", "recall")
+"""Tasks whose answers are right only if the value of a key has been found."""
 
 TASKS: tuple[Task, ...] = (
     Task("look_up_all", look_up_all, grade, 2.5),
