@@ -41,11 +41,11 @@ def argmax(
     """
     num_rows, vocab_size = logits.shape
     parts = num_parts(vocab_size)
-    _part_kernel[(parts, num_rows)](
+    _argmax_part_kernel[(parts, num_rows)](
         logits, best, sums, bad, logits.stride(0), best.stride(0), VOCAB=vocab_size, TILE=_TILE,
         num_warps=8, **LAUNCH,
     )  # fmt: skip
-    _join_kernel[(num_rows,)](
+    _argmax_join_kernel[(num_rows,)](
         best, sums, ids, probs, best.stride(0), PARTS=parts, TILE=triton.next_power_of_2(parts),
         num_warps=1, **LAUNCH,
     )  # fmt: skip
@@ -60,7 +60,7 @@ def _value_of(best):
 
 
 @triton.jit
-def _part_kernel(
+def _argmax_part_kernel(
     logits_ptr, best_ptr, sums_ptr, bad_ptr, stride, part_stride, VOCAB: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
@@ -81,7 +81,7 @@ def _part_kernel(
 
 
 @triton.jit
-def _join_kernel(
+def _argmax_join_kernel(
     best_ptr, sums_ptr, ids_ptr, probs_ptr, part_stride, PARTS: tl.constexpr, TILE: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)

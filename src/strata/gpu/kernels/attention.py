@@ -115,7 +115,7 @@ def attend(
         "TILE": _TILE_CELLS, "TILES": selection.tiles,
     }  # fmt: skip
     num_parts = selection.num_parts
-    _part_kernel[(num_parts, kv_heads, num_rows)](
+    _attention_part_kernel[(num_parts, kv_heads, num_rows)](
         queries, cells.keys, cells.values, cells.key_scales, cells.value_scales, selection.chosen,
         position, parts.values, parts.sums, cells.keys.shape[1], num_parts,
         HEADS=heads, KV_HEADS=kv_heads, HEAD_TILE=max(16, triton.next_power_of_2(per_kv)),
@@ -124,7 +124,7 @@ def attend(
         num_warps=4, **LAUNCH,
     )  # fmt: skip
     *tail, code_groups = tail_args(codes, bad)
-    _join_kernel[(heads, num_rows)](
+    _attention_join_kernel[(heads, num_rows)](
         parts.values, parts.sums, gate, position, out, *tail, gate.stride(0), gate.stride(1),
         num_parts, HEADS=heads, DH=head_dim, DH_TILE=max(32, triton.next_power_of_2(head_dim)),
         PART_TILE=_PART_TILE, HAS_CODES=codes is not None, CODE_GROUPS=code_groups, **span,
@@ -167,7 +167,7 @@ def _cell_of(
 
 
 @triton.jit
-def _part_kernel(
+def _attention_part_kernel(
     q_ptr, keys_ptr, values_ptr, key_scales_ptr, value_scales_ptr, chosen_ptr, position_ptr,
     part_values_ptr, part_sums_ptr, capacity, num_parts,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_TILE: tl.constexpr, DH: tl.constexpr,
@@ -237,7 +237,7 @@ def _part_kernel(
 
 
 @triton.jit
-def _join_kernel(
+def _attention_join_kernel(
     part_values_ptr, part_sums_ptr, gate_ptr, position_ptr, out_ptr, codes_ptr, scales_ptr,
     sums_ptr, scaled_ptr, halves_ptr, bad_ptr, gate_row_stride, gate_head_stride, num_parts,
     HEADS: tl.constexpr, DH: tl.constexpr, DH_TILE: tl.constexpr, PART_TILE: tl.constexpr,

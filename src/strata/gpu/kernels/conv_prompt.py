@@ -88,7 +88,7 @@ def conv_prompt(
     kernel, channels = constants.conv.shape
     num_rows, ring = len(qkv), len(state.ring)
     key_heads = out.keys.shape[2]
-    _conv_kernel[(triton.cdiv(num_rows, _TILE_ROWS), 2 * key_heads + heads)](
+    _conv_prompt_kernel[(triton.cdiv(num_rows, _TILE_ROWS), 2 * key_heads + heads)](
         qkv, state.ring, constants.conv, out.queries, out.keys, out.values,
         out.queries.stride(0), num_rows, position,
         KERNEL=kernel, RING=ring, KEY_HEADS=key_heads, CHANNELS=channels, DK=key_dim,
@@ -119,7 +119,7 @@ def keep_newest(rows: Tensor, ring: Tensor, position: int, count: int) -> None:
 
 
 @triton.jit(do_not_specialize=["num_rows", "position"])
-def _conv_kernel(
+def _conv_prompt_kernel(
     qkv_ptr, ring_ptr, conv_ptr, queries_ptr, keys_ptr, values_ptr, plane, num_rows, position,
     KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, CHANNELS: tl.constexpr,
     STRIDE: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, ROWS: tl.constexpr,

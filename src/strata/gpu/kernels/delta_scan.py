@@ -136,7 +136,7 @@ def gated_norm(out: Tensor, z: Tensor, gamma: Tensor, eps: float, *, is_silu_gat
     """
     width = len(gamma)
     count = out.numel() // width
-    _norm_kernel[(triton.cdiv(count, _NORM_ROWS),)](
+    _scan_norm_kernel[(triton.cdiv(count, _NORM_ROWS),)](
         out, z, gamma, count, eps, DV=width, DV_TILE=triton.next_power_of_2(width),
         ROWS=_NORM_ROWS, IS_SILU=is_silu_gate, num_warps=4, **LAUNCH,
     )  # fmt: skip
@@ -314,7 +314,7 @@ def _walk_chunk(
 
 
 @triton.jit
-def _norm_kernel(
+def _scan_norm_kernel(
     out_ptr, z_ptr, gamma_ptr, count, eps, DV: tl.constexpr, DV_TILE: tl.constexpr,
     ROWS: tl.constexpr, IS_SILU: tl.constexpr,
 ):  # fmt: skip

@@ -138,7 +138,7 @@ def select_prompt(
         rows = min(step, num_rows - first)
         groups = triton.cdiv((position + first + rows) // block, INDEX_GROUP)
         width = min(groups * INDEX_GROUP, room)
-        _score_kernel[(groups, triton.cdiv(rows, _TILE_ROWS))](
+        _score_prompt_kernel[(groups, triton.cdiv(rows, _TILE_ROWS))](
             queries[:, first:], pooled, scratch.scores, queries.stride(0), scratch.scores.stride(0),
             rows, HEADS=heads, DIM=dim, DIM_TILE=max(16, triton.next_power_of_2(dim)),
             GROUP=INDEX_GROUP, ROWS=_TILE_ROWS, num_warps=8, num_stages=1, **LAUNCH,
@@ -179,7 +179,7 @@ def _index_kernel(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _score_kernel(
+def _score_prompt_kernel(
     pairs_ptr, pooled_ptr, scores_ptr, plane, score_stride, num_rows,
     HEADS: tl.constexpr, DIM: tl.constexpr, DIM_TILE: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr,

@@ -72,13 +72,13 @@ def add_memory(
         conv_inputs: [N, S * D] float32 scratch.
     """
     num_rows, num_streams, width = streams.shape
-    _gate_kernel[(num_streams, num_rows)](
+    _ngram_gate_kernel[(num_streams, num_rows)](
         streams, key, value, constants.key_gamma, constants.query_gamma, constants.conv_gamma,
         gated, conv_inputs, key.stride(0), value.stride(0), eps, width**-0.5,
         STREAMS=num_streams, D=width, D_TILE=triton.next_power_of_2(width), num_warps=8, **LAUNCH,
     )  # fmt: skip
     channels = num_streams * width
-    _conv_kernel[(triton.cdiv(channels, _COLUMNS), num_rows)](
+    _ngram_conv_kernel[(triton.cdiv(channels, _COLUMNS), num_rows)](
         streams, gated, conv_inputs, constants.conv, ring, position, CHANNELS=channels,
         COLUMNS=_COLUMNS, KERNEL=constants.conv.shape[0], DILATION=constants.dilation,
         RING=ring.shape[0], num_warps=4, **LAUNCH,
@@ -92,7 +92,7 @@ def _normed(x, gamma_ptr, offs, eps, D: tl.constexpr):
 
 
 @triton.jit
-def _gate_kernel(
+def _ngram_gate_kernel(
     streams_ptr, key_ptr, value_ptr, key_gamma_ptr, query_gamma_ptr, conv_gamma_ptr, gated_ptr,
     inputs_ptr, key_stride, value_stride, eps, scale, STREAMS: tl.constexpr, D: tl.constexpr,
     D_TILE: tl.constexpr,
@@ -115,7 +115,7 @@ def _gate_kernel(
 
 
 @triton.jit
-def _conv_kernel(
+def _ngram_conv_kernel(
     streams_ptr, gated_ptr, inputs_ptr, weight_ptr, ring_ptr, position_ptr,
     CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, KERNEL: tl.constexpr, DILATION: tl.constexpr,
     RING: tl.constexpr,

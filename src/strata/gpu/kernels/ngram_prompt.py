@@ -16,7 +16,7 @@ import triton.language as tl
 from strata.gpu.kernels.arith import LAUNCH
 from strata.gpu.kernels.causal_conv import conv_silu
 from strata.gpu.kernels.conv_prompt import keep_newest
-from strata.gpu.kernels.ngram_memory import _gate_kernel
+from strata.gpu.kernels.ngram_memory import _ngram_gate_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,13 +58,13 @@ def add_memory_prompt(
     for first in range(0, num_rows, len(gated)):
         rows = min(len(gated), num_rows - first)
         part = streams[first : first + rows]
-        _gate_kernel[(num_streams, rows)](
+        _ngram_gate_kernel[(num_streams, rows)](
             part, key[first:], value[first:], constants.key_gamma, constants.query_gamma,
             constants.conv_gamma, gated, conv_inputs, key.stride(0), value.stride(0), eps,
             width**-0.5, STREAMS=num_streams, D=width, D_TILE=triton.next_power_of_2(width),
             num_warps=8, **LAUNCH,
         )  # fmt: skip
-        _conv_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(channels, _COLUMNS))](
+        _ngram_prompt_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(channels, _COLUMNS))](
             part, gated, conv_inputs, constants.conv, ring, position + first, rows,
             CHANNELS=channels, COLUMNS=_COLUMNS, ROWS=_ROWS, KERNEL=constants.conv.shape[0],
             DILATION=constants.dilation, RING=len(ring), num_warps=4, **LAUNCH,
@@ -73,7 +73,7 @@ def add_memory_prompt(
 
 
 @triton.jit(do_not_specialize=["position", "num_rows"])
-def _conv_kernel(
+def _ngram_prompt_kernel(
     streams_ptr, gated_ptr, inputs_ptr, weight_ptr, ring_ptr, position, num_rows,
     CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, KERNEL: tl.constexpr,
     DILATION: tl.constexpr, RING: tl.constexpr,

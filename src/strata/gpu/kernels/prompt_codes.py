@@ -114,7 +114,7 @@ def store_prompt_codes(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _quantize_kernel(
+def _quantize_prompt_kernel(
     x_ptr,
     x_stride,
     num_rows,
@@ -150,7 +150,7 @@ def quantize_prompt(x: Tensor, out: PromptCodes, bad: Tensor) -> None:
     num_rows, inner = x.shape
     rows, tile = 4, 8
     grid = (triton.cdiv(num_rows, rows), triton.cdiv(inner // BLOCK, tile))
-    _quantize_kernel[grid](
+    _quantize_prompt_kernel[grid](
         x,
         x.stride(0),
         num_rows,
