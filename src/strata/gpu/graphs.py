@@ -32,13 +32,18 @@ class WindowRunner:
 
     def run(self, shape: WindowShape) -> None:
         """From ``host_inputs`` to ``host_flags`` and, if wanted, ``host_logits``; waits."""
+        self.launch(shape)
+        if self._is_card:
+            torch.cuda.current_stream().synchronize()
+
+    def launch(self, shape: WindowShape) -> None:
+        """The same without waiting."""
         if not self._is_card:
             self._launch(shape)
             return
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(shape)
         self._graphs[shape].replay()
-        torch.cuda.current_stream().synchronize()
 
     def prepare(self, shape: WindowShape) -> None:
         """Captures a graph ahead of its first use; rows behind the position are overwritten."""

@@ -7,6 +7,7 @@ mixture of reading and decoding gives the same bits.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -212,6 +213,16 @@ class GpuSession:
         if self._position + num_rows <= self._capacity:
             self._write_header()
             self._runner.prepare(self._shape(num_rows, has_head=True))
+
+    def relaunch(self, num_rows: int) -> Callable[[], None]:
+        """A function that launches a window's work and does not wait, for measuring.
+
+        The state is of no use afterwards: ``reset`` or ``restore`` before anything else.
+        """
+        self.prepare(num_rows)
+        self._write_header()
+        self._is_broken = True
+        return partial(self._runner.launch, self._shape(num_rows, has_head=True))
 
     def _run(self, tokens: Tokens, request: RowRequest | None, *, has_head: bool) -> None:
         """Computes a window; afterwards no row is pending."""

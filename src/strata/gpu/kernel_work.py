@@ -1,0 +1,141 @@
+"""What each kernel of a decode window must read and multiply at least: the floor of its time.
+
+Numbers only: no torch. Weights count as they lie on the card, by ``model_layout``; state and cells
+by ``session_layout``. Activations are left out: they are small and stay in the second level cache.
+So a kernel that is not named here has no floor but the time of a launch.
+
+How bytes are counted, each once a window:
+
+- A dense matrix: all its panels, whatever the number of rows.
+- Routed experts: those that differ. ``n`` rows that choose ``k`` of ``E`` evenly meet
+  ``E (1 - (1 - k/E)^n)`` of them; a trained router repeats itself more, so it reads less.
+- The recurrent memory: read, and written, since the rows kept of the last window are stepped in.
+- Cells: those one row attends to. Rows beside it may choose others, which is not counted.
+- Index keys: all complete blocks, where there is a choice to make.
+
+Multiplications are of 8-bit integers: weights times rows, experts once for every row that chose
+them. Unpacking codes is not counted, so a grid format's real floor is higher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strata.gpu.session_layout import CELL_GROUP, most_selected
+from strata.model_spec import LayerKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from strata.gpu.model_layout import ExpertsLayout, ModelLayout
+    from strata.gpu.weight_layout import Launch
+    from strata.model_spec import ModelSpec
+
+PRODUCT = "_product_kernel"
+FLOAT_PRODUCT = "_float_kernel"
+EXPERTS = "_entry_kernel"
+RECURRENCE = "_window_kernel"
+ATTENTION = "_attention_part_kernel"
+SCORES = "_score_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Least work of a kernel, over all its launches of one window.
+
+    Attributes:
+        num_bytes: read from memory, and written there.
+        num_products: multiplications of 8-bit integers.
+    """
+
+    num_bytes: float = 0.0
+    num_products: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.num_bytes + other.num_bytes, self.num_products + other.num_products)
+
+
+def window_work(
+    layout: ModelLayout, spec: ModelSpec, *, num_rows: int, position: int, kv_format: str
+) -> dict[str, Work]:
+    """Work by kernel of a window with its head.
+
+    Args:
+        layout: of the model.
+        spec: geometry.
+        num_rows: 1 to 8.
+        position: tokens before row 0.
+        kv_format: "f16" or "int8".
+    """
+    launches = [launch for bundle in layout.bundles for launch in bundle.launches]
+    kinds = spec.layer_kinds
+    num_gdn = sum(kind is LayerKind.GDN for kind in kinds)
+    num_qsa = len(kinds) - num_gdn
+    work = {
+        PRODUCT: _dense(launch for launch in launches if not launch.is_float).times(num_rows),
+        FLOAT_PRODUCT: Work(sum(launch.num_bytes for launch in launches if launch.is_float)),
+        EXPERTS: _experts(layout, spec, num_rows),
+        RECURRENCE: Work(num_gdn * _recurrence_bytes(spec)),
+        ATTENTION: Work(num_qsa * _cell_bytes(spec, position + num_rows, kv_format)),
+        SCORES: Work(num_qsa * _index_bytes(spec, position + num_rows)),
+    }
+    return {name: item for name, item in work.items() if item.num_bytes}
+
+
+def distinct_experts(num_experts: int, top_k: int, num_rows: int) -> float:
+    """Experts that ``num_rows`` rows meet, each choosing ``top_k`` evenly."""
+    return num_experts * (1.0 - (1.0 - top_k / num_experts) ** num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    num_bytes: int
+    num_weights: int
+
+    def times(self, num_rows: int) -> Work:
+        return Work(self.num_bytes, self.num_weights * num_rows)
+
+
+def _dense(launches: Iterable[Launch]) -> _Matrices:
+    found = list(launches)
+    return _Matrices(
+        sum(launch.num_bytes for launch in found),
+        sum(part.num_rows * launch.inner for launch in found for part in launch.parts),
+    )
+
+
+def _experts(layout: ModelLayout, spec: ModelSpec, num_rows: int) -> Work:
+    total = Work()
+    met = distinct_experts(spec.num_experts, spec.top_k, num_rows)
+    for layer in layout.layers:
+        for experts, num_met, num_chosen in (
+            (layer.experts, met, num_rows * spec.top_k),
+            (layer.shared, 1, num_rows),
+        ):
+            weights = _expert_weights(experts)
+            total += Work(num_met * experts.blob_bytes, num_chosen * weights)
+    return total
+
+
+def _expert_weights(experts: ExpertsLayout) -> int:
+    return 3 * experts.hidden_size * experts.expert_size
+
+
+def _recurrence_bytes(spec: ModelSpec) -> int:
+    """The memory read and written, and the convolution's weights; float32."""
+    memory = spec.gdn_value_heads * spec.gdn_key_dim * spec.gdn_value_dim
+    return 4 * (2 * memory + spec.gdn_conv_kernel * spec.gdn_conv_channels)
+
+
+def _cell_bytes(spec: ModelSpec, num_cells: int, kv_format: str) -> int:
+    """Keys and values of the cells that one row attends to."""
+    values = 2 * spec.num_kv_heads * spec.head_dim * most_selected(spec, num_cells)
+    return values * 2 if kv_format == "f16" else values + 2 * (values // CELL_GROUP)
+
+
+def _index_bytes(spec: ModelSpec, num_cells: int) -> int:
+    """Pooled keys that are scored, float32; none while every cell is taken."""
+    blocks = num_cells // spec.index_block
+    is_chosen = blocks > spec.index_budget // spec.index_block
+    return 4 * blocks * spec.index_dim if is_chosen else 0

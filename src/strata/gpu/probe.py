@@ -1,0 +1,110 @@
+"""A model on a card as ``engine.bench_card`` measures it: times of windows and kernels, memory.
+
+Owns how a floor becomes seconds. What the floors are is ``kernel_work``; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from strata.gpu.card_facts import Rates, card_facts, measure_rates
+from strata.gpu.kernel_work import Work, window_work
+from strata.gpu.profile import KernelTime, card_seconds, kernel_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from strata.gpu.model import GpuModel
+    from strata.gpu.session import GpuSession
+
+_REPEATS = 20
+_PROFILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """A kernel's part of what was run.
+
+    Attributes:
+        name: of its function.
+        calls: launches.
+        seconds: of all of them.
+        num_bytes: the least it must move; None where only activations pass.
+        floor_s: the least time for that, or for its products if that is more.
+        bound: "memory" or "products": which of the two the floor is.
+    """
+
+    name: str
+    calls: float
+    seconds: float
+    num_bytes: float | None = None
+    floor_s: float | None = None
+    bound: str | None = None
+
+
+class CardProbe:
+    """Measures one loaded model; the card must have nothing else to do.
+
+    Args:
+        model: on a card.
+    """
+
+    def __init__(self, model: GpuModel) -> None:
+        self._model = model
+        self._rates: Rates | None = None
+
+    @property
+    def rates(self) -> Rates:
+        """The card's ceilings, measured at first use; this takes memory, so ask for that first."""
+        if self._rates is None:
+            self._rates = measure_rates(self._model.device)
+        return self._rates
+
+    def facts(self) -> Mapping[str, object]:
+        """What the card is."""
+        return card_facts(self._model.device)
+
+    def memory(self, capacity: int) -> dict[str, int]:
+        """Bytes: planned for one conversation, most held so far, taken from the card in all."""
+        free, total = torch.cuda.mem_get_info(self._model.device)
+        return {
+            "planned": self._model.plan(capacity).total_bytes,
+            "peak": torch.cuda.max_memory_allocated(self._model.device),
+            "taken_with_driver": total - free,
+        }
+
+    def window_seconds(self, session: GpuSession, num_rows: int) -> float:
+        """What the card works for one window; the session must be reset afterwards."""
+        return card_seconds(session.relaunch(num_rows), _REPEATS)
+
+    def window_kernels(self, session: GpuSession, num_rows: int) -> list[KernelCost]:
+        """Its kernels, longest first; the session must be reset afterwards."""
+        position = session.position
+        work = window_work(
+            self._model.layout,
+            self._model.spec,
+            num_rows=num_rows,
+            position=position,
+            kv_format=self._model.kv_format,
+        )
+        times = kernel_times(session.relaunch(num_rows), _PROFILED)
+        return [cost_of(time, work.get(time.name), self.rates) for time in times]
+
+    def kernels(self, run: Callable[[], object]) -> list[KernelCost]:
+        """Kernels of anything, longest first, without floors."""
+        times = kernel_times(run, 1)
+        return [cost_of(time, None, self.rates) for time in times]
+
+
+def cost_of(time: KernelTime, work: Work | None, rates: Rates) -> KernelCost:
+    """A kernel's time beside its floor."""
+    if work is None:
+        return KernelCost(time.name, time.calls, time.seconds)
+    memory_s = work.num_bytes / rates.copy_bytes_per_s
+    products_s = work.num_products / rates.dot_products_per_s
+    bound = "memory" if memory_s >= products_s else "products"
+    floor_s = max(memory_s, products_s)
+    return KernelCost(time.name, time.calls, time.seconds, work.num_bytes, floor_s, bound)
