@@ -21,6 +21,7 @@ from strata.gpu.expert_slots import BlobLayout, ExpertSlots
 from strata.gpu.float_matrix import FloatMatrix, pack_floats
 from strata.gpu.kernels.gated_delta import GdnConstants
 from strata.gpu.kernels.ngram_memory import NgramConstants
+from strata.gpu.kernels.stream_read import read_order
 from strata.gpu.memory_plan import weight_bytes
 from strata.gpu.packing import PackedMatrix, pack
 from strata.gpu.shapes import Shape
@@ -59,7 +60,10 @@ class Matrices:
 
 @dataclass(frozen=True, slots=True)
 class HcWeights:
-    """A hyper-connection read: gamma [S * D]; down [r, S * D] and inject [S, S * D]; up."""
+    """A hyper-connection read: gamma [S * D]; down [r, S * D] and inject [S, S * D]; up.
+
+    The rows of ``up`` [S * D, r] lie by ``stream_read.read_order``; so do its products' columns.
+    """
 
     norm: Tensor
     down_inject: Matrices
@@ -191,7 +195,8 @@ class _Loader:
 
     def _hc(self, hc: HcLayout) -> HcWeights:
         norm = self._floats(hc.norm).reshape(-1)
-        return HcWeights(norm, self._matrices(hc.down_inject), self._matrices(hc.up))
+        order = read_order(self._spec.num_streams, self._spec.hidden_size).numpy()
+        return HcWeights(norm, self._matrices(hc.down_inject), self._matrices(hc.up, order))
 
     def _gdn(self, layer: LayerLayout) -> GdnWeights:
         small = layer.small
@@ -235,13 +240,15 @@ class _Loader:
         out.copy_(torch.from_numpy(np.array(values.T if is_transposed else values, order="C")))
         return out
 
-    def _matrices(self, bundle: Bundle) -> Matrices:
+    def _matrices(self, bundle: Bundle, order: NDArray[np.int64] | None = None) -> Matrices:
+        """A bundle packed; with ``order``, rows of its matrices lie so."""
         launches: list[tuple[PackedMatrix | FloatMatrix, int]] = []
         for launch in bundle.launches:
             panels = self._dense.take(Shape((launch.num_panels, launch.panel_bytes), "uint8"))
             for part in launch.parts:
                 raw = self._file.raw(part.name)
                 rows = raw[None] if raw.ndim == 1 else raw  # a single output is a vector
+                rows = rows if order is None else rows[order]
                 end = part.panel + -(-part.num_rows // PANEL_ROWS)
                 self._send(launch.format_name, rows, launch.inner, panels[part.panel : end])
                 if part.name != Role.EMBEDDING.value:

@@ -15,18 +15,14 @@ from strata.gpu.kernels import experts
 from strata.gpu.kernels.attention import Parts, Selection, attend
 from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.gated_delta import GdnMemory, gdn_window
-from strata.gpu.kernels.hyper_connections import (
-    ExpertOutputs,
-    mix,
-    silu_of_quotient,
-    write_and_norm,
-)
+from strata.gpu.kernels.hyper_connections import ExpertOutputs, write_and_norm
 from strata.gpu.kernels.indexer import score_blocks, select_blocks
 from strata.gpu.kernels.ngram_memory import add_memory
 from strata.gpu.kernels.product import product
 from strata.gpu.kernels.qsa_append import IndexInputs, RopeTable, append
 from strata.gpu.kernels.quantize import quantize
 from strata.gpu.kernels.router import route
+from strata.gpu.kernels.stream_read import read_streams
 from strata.gpu.state import QsaMemory
 from strata.gpu.weights import GdnWeights
 from strata.model_spec import Gate
@@ -145,16 +141,15 @@ class Window:
 
     def _read(self, hc: HcWeights, n: int, bad: Tensor, *, has_codes: bool) -> Tensor | None:
         """``x`` from ``xn``, with codes if wanted; gives the injection's products, if any."""
-        num_streams = self._spec.num_streams
         xn, low, x = self._rows("xn", n), self._rows("low", n), self._rows("x", n)
         both = self._rows("low_inject", n)
         self._products(hc.down_inject, xn, n, both)
         columns = hc.down_inject.columns
-        codes = self._codes_for(hc.up, low, n)
-        silu_of_quotient(both[:, slice(*columns[0])], num_streams, low, codes, bad)
-        gate = self._rows("gate", n)
-        self._products(hc.up, low, n, gate)
-        mix(xn, gate, num_streams, x, self._codes(x, n) if has_codes else None, bad)
+        up = hc.up.launches[0][0]
+        read_streams(
+            both[:, slice(*columns[0])], up, xn, self._codes_for(hc.up, low, n) or low, x,
+            self._codes(x, n) if has_codes else None, bad,
+        )  # fmt: skip
         return both[:, slice(*columns[1])] if len(columns) > 1 else None
 
     def _gdn(self, weights: GdnWeights, memory: object, n: int, bad: Tensor) -> None:

@@ -25,6 +25,9 @@ _STREAM = tl.constexpr("ld.global.L1::no_allocate.L2::128B")
 _MOST_AHEAD = 8
 # Calls of an interpreted program cost the same whatever its width.
 _INTERPRETED_PANELS = 64
+# A sum is one chain of additions, which a few panels leave waiting on an idle card: there each row
+# of activations has programs of its own. Many panels are read once for all rows instead.
+_FEW_PANELS = 512
 
 
 @triton.jit
@@ -49,19 +52,20 @@ def _load_ahead(base, first, AHEAD: tl.constexpr):
 
 
 @triton.jit
-def _float_kernel(
-    panels_ptr, num_panels, x_ptr, x_stride, out_ptr, num_rows, out_stride, FORMAT: tl.constexpr,
+def float_sums(
+    panels_ptr, first_panel, num_panels, x_ptr, x_stride, FORMAT: tl.constexpr,
     INNER: tl.constexpr, LOADS: tl.constexpr, AHEAD: tl.constexpr, VALUES: tl.constexpr,
     N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
+    """Rows of TILE panels times N rows of x: N tensors [TILE * 8]."""
     thread = tl.arange(0, TILE * 32)
     part = thread % 4
-    panel = tl.minimum(tl.program_id(0) * TILE + thread // 32, num_panels - 1)
+    panel = tl.minimum(first_panel + thread // 32, num_panels - 1)
     base = panels_ptr + panel.to(tl.int64) * (LOADS * 512) + thread % 32 * 16
     sums = ()
     for _ in tl.static_range(N):
         sums = sums + (tl.zeros((TILE * 32,), tl.float32),)
-    words = _load_ahead(base, tl.program_id(0) * 0, AHEAD)
+    words = _load_ahead(base, first_panel * 0, AHEAD)
     for first in range(0, LOADS, AHEAD):
         following = _load_ahead(base, tl.minimum(first + AHEAD, LOADS - AHEAD), AHEAD)
         for i in tl.static_range(AHEAD * VALUES):
@@ -76,11 +80,41 @@ def _float_kernel(
                 added = added + (sums[n] + weight * x,)
             sums = added
         words = following
-    row = tl.program_id(0) * (TILE * 8) + tl.arange(0, TILE * 8)
+    joined = ()
     for n in tl.static_range(N):
         even, odd = tl.split(tl.reshape(sums[n], (TILE * 8, 2, 2)))
         low, high = tl.split(even + odd)
-        tl.store(out_ptr + n * out_stride + row, low + high, mask=row < num_rows)
+        joined = joined + (low + high,)
+    return joined
+
+
+@triton.jit
+def _float_kernel(
+    panels_ptr, num_panels, x_ptr, x_stride, out_ptr, num_rows, out_stride, FORMAT: tl.constexpr,
+    INNER: tl.constexpr, LOADS: tl.constexpr, AHEAD: tl.constexpr, VALUES: tl.constexpr,
+    N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    first = tl.program_id(0) * TILE
+    n_first = tl.program_id(1) * N
+    sums = float_sums(
+        panels_ptr, first, num_panels, x_ptr + n_first * x_stride, x_stride, FORMAT, INNER, LOADS,
+        AHEAD, VALUES, N, TILE,
+    )  # fmt: skip
+    row = first * 8 + tl.arange(0, TILE * 8)
+    for n in tl.static_range(N):
+        tl.store(out_ptr + (n_first + n) * out_stride + row, sums[n], mask=row < num_rows)
+
+
+def float_shape(weights: FloatMatrix) -> dict[str, object]:
+    """The compile-time arguments that a matrix decides."""
+    loads = weights.panels.shape[1] // 512
+    return {
+        "FORMAT": weights.format_name,
+        "INNER": weights.inner,
+        "LOADS": loads,
+        "AHEAD": max(n for n in range(1, _MOST_AHEAD + 1) if loads % n == 0),
+        "VALUES": 16 // (4 if weights.format_name == "F32" else 2),
+    }
 
 
 def float_product(weights: FloatMatrix, x: Tensor, out: Tensor) -> None:
@@ -91,16 +125,13 @@ def float_product(weights: FloatMatrix, x: Tensor, out: Tensor) -> None:
         x: [N, inner] float32, N from 1 to 8, rows of any stride.
         out: [N, num_rows] float32, rows of any stride.
     """
-    size = 4 if weights.format_name == "F32" else 2
-    loads = weights.panels.shape[1] // 512
-    ahead = _MOST_AHEAD
-    while loads % ahead:
-        ahead //= 2
-    tile = 1
+    tile, together = 1, len(x)
     if INTERPRETED:
         tile = min(_INTERPRETED_PANELS, triton.next_power_of_2(weights.num_panels))
-    _float_kernel[(triton.cdiv(weights.num_panels, tile),)](
+    elif weights.num_panels <= _FEW_PANELS:
+        together = 1
+    _float_kernel[(triton.cdiv(weights.num_panels, tile), len(x) // together)](
         weights.panels, weights.num_panels, x, x.stride(0), out, weights.num_rows, out.stride(0),
-        FORMAT=weights.format_name, INNER=weights.inner, LOADS=loads, AHEAD=ahead,
-        VALUES=16 // size, N=len(x), TILE=tile, num_warps=tile if tile <= 4 else 4, **LAUNCH,
+        **float_shape(weights), N=together, TILE=tile, num_warps=tile if tile <= 4 else 4,
+        **LAUNCH,
     )  # fmt: skip

@@ -176,11 +176,14 @@ def mix(
 ) -> None:
     """x = mean over the streams of xn * sigmoid(gate), and its codes: what a block reads.
 
+    Decode windows have it in one launch with the product, ``stream_read``.
+
     Bytes a row: 92 KB. Grid: (D / 256, N): ten programs a row, 4 warps.
 
     Args:
         xn: [N, S * D] float32.
-        gate: [N, S * D] float32 products.
+        gate: [N, S * D] float32 products, columns as the rows of the up matrix lie: in
+            ``stream_read.read_order``, which needs D to be a multiple of 32.
         num_streams: S.
         x: [N, D] float32.
         codes: of x; only where D is a multiple of 32.
@@ -207,7 +210,10 @@ def _mix_kernel(
     total = tl.zeros([COLUMNS], tl.float32)
     for stream in tl.static_range(STREAMS):
         at = (row * STREAMS + stream) * D + offs
-        gate = sigmoid(tl.load(gate_ptr + at, mask=mask, other=0.0))
+        # By 32 columns, then by stream.
+        column = (offs // 32 * STREAMS + stream) * 32 + offs % 32
+        gate_at = row * (STREAMS * D) + column
+        gate = sigmoid(tl.load(gate_ptr + gate_at, mask=mask, other=0.0))
         total += tl.load(xn_ptr + at, mask=mask, other=0.0) * gate
     x = div(total, STREAMS)
     tl.store(x_ptr + row * D + offs, x, mask=mask)
