@@ -115,12 +115,13 @@ class Settings:
             choices=KV_FORMATS,
         ),
     )
-    chunk_tokens: int = field(
-        default=512,
+    chunk_tokens: int | None = field(
+        default=None,
         metadata=_wish(
             int,
             "--chunk",
-            "Prompt tokens read in one step. Cuts lie at multiples of it.",
+            "Prompt tokens read in one step; cuts lie at multiples of it. Default: 512, on a card "
+            "8192 or what its memory has room for.",
             env="STRATA_CHUNK",
             minimum=1,
             maximum=1 << 16,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata import _native
-from strata.cpu.model import CpuModel
+from strata.cpu.model import CHUNK_TOKENS, CpuModel
 from strata.cpu.native import set_up
 from strata.errors import DeviceError, SettingsError
 
@@ -53,7 +53,7 @@ def load_model(
         index,
         spec,
         kv_format=settings.kv_format,
-        chunk_tokens=settings.chunk_tokens,
+        chunk_tokens=settings.chunk_tokens or CHUNK_TOKENS,
         direct_io=settings.direct_io,
         has_draft=settings.draft_tokens > 0 and spec.num_draft_layers > 0,
         on_progress=on_progress,

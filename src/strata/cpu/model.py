@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from strata.model_spec import ModelSpec
 
 
+CHUNK_TOKENS = 512
+"""Prompt tokens of one step where nothing else is wished."""
+
+
 class CpuModel:
     """The model protocol of ``engine.session``.
 
@@ -42,7 +46,7 @@ class CpuModel:
         spec: ModelSpec,
         *,
         kv_format: str = "f16",
-        chunk_tokens: int = 512,
+        chunk_tokens: int = CHUNK_TOKENS,
         direct_io: bool = True,
         has_draft: bool = False,
         on_progress: Callable[[int, int], None] | None = None,

@@ -12,10 +12,13 @@ from strata.errors import DeviceError
 from strata.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from strata.gpu.shapes import Shape, Shapes
 
 _DTYPES = {
-    name: getattr(torch, name) for name in ("float32", "float16", "int8", "uint8", "int32", "int64")
+    name: getattr(torch, name)
+    for name in ("float32", "float16", "int8", "uint8", "int32", "int64", "float64")
 }
 
 
@@ -62,3 +65,13 @@ class Arena:
     def take_all(self, shapes: Shapes) -> dict[str, Tensor]:
         """Every shape by its name."""
         return {name: self.take(shape) for name, shape in shapes.items()}
+
+    def overlay(self, parts: Mapping[str, Shapes]) -> dict[str, dict[str, Tensor]]:
+        """Every part by its name; all of them begin at the same place."""
+        first, end, taken = self._used, self._used, {}
+        for name, shapes in parts.items():
+            self._used = first
+            taken[name] = self.take_all(shapes)
+            end = max(end, self._used)
+        self._used = end
+        return taken

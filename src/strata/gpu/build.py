@@ -9,9 +9,16 @@ import triton  # noqa: F401 - a missing one is told here, before anything is rea
 
 from strata import telemetry
 from strata.errors import DeviceError, SettingsError
-from strata.gpu.memory_plan import Wishes, check_plan, plan_memory
+from strata.gpu.memory_plan import (
+    Wishes,
+    check_plan,
+    plan_memory,
+    room_bytes,
+    with_fitting_chunk,
+)
 from strata.gpu.model import GpuModel
 from strata.gpu.model_layout import model_layout
+from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK
 from strata.units import MiB
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ def load_model(
     Args:
         index: an open model whose layout has been checked; may be closed afterwards.
         spec: its geometry.
-        settings: kv_format, vram_limit, direct_io and draft_tokens are used.
+        settings: kv_format, vram_limit, chunk_tokens, direct_io and draft_tokens are used.
         capacity: tokens of the conversation that is to fit.
         on_progress: called with (bytes read, bytes to read).
 
@@ -52,9 +59,12 @@ def load_model(
     if settings.draft_tokens and spec.num_draft_layers:
         telemetry.notice("draft-layer", "the card runs no draft layer yet; nothing is drafted.")
     limit = None if settings.vram_limit is None else settings.vram_limit * MiB
-    plan = plan_memory(index, spec, Wishes(capacity, settings.kv_format))
+    chunk = _chunk(settings)
     free, _ = torch.cuda.mem_get_info(device)
-    check_plan(plan, model_layout(index, spec), spec, free_bytes=free, limit_bytes=limit)
+    layout = model_layout(index, spec)
+    plan = plan_memory(index, spec, Wishes(capacity, settings.kv_format, chunk))
+    plan = with_fitting_chunk(plan, layout, spec, room_bytes(free, limit))
+    check_plan(plan, layout, spec, free_bytes=free, limit_bytes=limit)
     name = torch.cuda.get_device_name(device)
     telemetry.notice("memory-plan", f"memory on {name}:\n{plan.table()}")
     return GpuModel(
@@ -62,10 +72,23 @@ def load_model(
         spec,
         device,
         kv_format=settings.kv_format,
+        chunk_tokens=chunk,
         direct_io=settings.direct_io,
         limit_bytes=limit,
         on_progress=on_progress,
     )
+
+
+def _chunk(settings: Settings) -> int:
+    """Prompt tokens of a step: the wish, or as many as there is use for."""
+    wished = MAX_CHUNK if settings.chunk_tokens is None else settings.chunk_tokens
+    if wished % CUT_TOKENS or wished > MAX_CHUNK:
+        nearest = min(-(-wished // CUT_TOKENS) * CUT_TOKENS, MAX_CHUNK)
+        raise SettingsError(
+            f"on a card prompts are read in steps of a multiple of {CUT_TOKENS} tokens, at most "
+            f"{MAX_CHUNK}, not {wished}.\n  Try: --chunk {nearest}"
+        )
+    return wished
 
 
 def _card() -> torch.device:

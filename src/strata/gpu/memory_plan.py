@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from strata.errors import PlanError
 from strata.gpu.model_layout import model_layout
+from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK, MIN_CHUNK, prompt_shapes
 from strata.gpu.session_layout import state_shapes, window_shapes
 from strata.gpu.shapes import Shape, total_bytes
 from strata.model_spec import LayerKind
@@ -37,10 +38,11 @@ _CONTEXT_STEP = 256
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the size of a conversation follows from."""
+    """What the size of a conversation follows from; ``chunk``: prompt rows at a time."""
 
     capacity: int
     kv_format: str
+    chunk: int = MAX_CHUNK
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,31 @@ def session_bytes(layout: ModelLayout, spec: ModelSpec, wishes: Wishes) -> dict[
         "keys and values": by_kind[LayerKind.QSA],
         "recurrent state": by_kind[LayerKind.GDN] + total_bytes(state["ple"].values()),
         "buffers": total_bytes(buffer_shapes(layout, spec, wishes.capacity).values()),
+        "prompt buffers": prompt_shapes(spec, layout, wishes.capacity, wishes.chunk).num_bytes,
     }
 
 
 def buffer_shapes(layout: ModelLayout, spec: ModelSpec, capacity: int) -> dict[str, Shape]:
     """Buffers of a decode window."""
     return window_shapes(spec, layout, capacity, select_tile=SELECT_TILE, part_cells=PART_CELLS)
+
+
+def room_bytes(free_bytes: int, limit_bytes: int | None) -> int:
+    """What may be taken: ``--vram-limit`` counts the driver's share too; None: all that is free."""
+    if limit_bytes is None:
+        return free_bytes
+    return min(free_bytes, max(0, limit_bytes - DRIVER_BYTES))
+
+
+def with_fitting_chunk(
+    plan: MemoryPlan, layout: ModelLayout, spec: ModelSpec, room: int
+) -> MemoryPlan:
+    """The plan with its chunk halved until it fits ``room`` bytes, or is as small as is of use."""
+    while plan.total_bytes > room and plan.wishes.chunk >= 2 * MIN_CHUNK:
+        half = plan.wishes.chunk // 2 // CUT_TOKENS * CUT_TOKENS
+        wishes = replace(plan.wishes, chunk=half)
+        plan = replace(plan, session=session_bytes(layout, spec, wishes), wishes=wishes)
+    return plan
 
 
 def check_plan(
@@ -148,14 +169,12 @@ def check_plan(
         layout: of the model, for the ways out.
         spec: likewise.
         free_bytes: what the card has left now.
-        limit_bytes: ``--vram-limit``, which counts the driver's share too, or None.
+        limit_bytes: ``--vram-limit``, or None.
 
     Raises:
         PlanError: it does not fit; names the three cheapest ways out.
     """
-    room = free_bytes
-    if limit_bytes is not None:
-        room = min(free_bytes, max(0, limit_bytes - DRIVER_BYTES))
+    room = room_bytes(free_bytes, limit_bytes)
     if plan.total_bytes <= room:
         return
     is_limit = room < free_bytes

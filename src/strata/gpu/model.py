@@ -8,8 +8,16 @@ import torch
 
 from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import NgramTable
-from strata.gpu.memory_plan import MemoryPlan, Wishes, check_plan, session_bytes
+from strata.gpu.memory_plan import (
+    MemoryPlan,
+    Wishes,
+    check_plan,
+    room_bytes,
+    session_bytes,
+    with_fitting_chunk,
+)
 from strata.gpu.model_layout import model_layout
+from strata.gpu.prompt_layout import MAX_CHUNK
 from strata.gpu.session import GpuSession
 from strata.gpu.weights import load_weights
 
@@ -28,6 +36,8 @@ class GpuModel:
         spec: its geometry.
         device: where; a processor's device runs the kernels in Triton's interpreter, for tests.
         kv_format: "f16" or "int8".
+        chunk_tokens: most prompt tokens read in one step, a multiple of 64; a session takes fewer
+            where the card has not got the memory.
         direct_io: read n-gram rows past the page cache.
         limit_bytes: most memory taken on the card, or None.
         on_progress: called with (bytes read, bytes to read).
@@ -44,6 +54,7 @@ class GpuModel:
         device: torch.device,
         *,
         kv_format: str = "f16",
+        chunk_tokens: int = MAX_CHUNK,
         direct_io: bool = True,
         limit_bytes: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
@@ -53,6 +64,7 @@ class GpuModel:
         self.layout = model_layout(index, spec)
         self._spec = spec
         self._limit_bytes = limit_bytes
+        self._chunk = chunk_tokens
         self.weights = load_weights(index, spec, self.layout, device, on_progress)
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what re-laying the weights took
@@ -72,9 +84,13 @@ class GpuModel:
         Raises:
             PlanError: the card has no room for it beside the weights.
         """
+        plan = self.plan(capacity)
         if self.device.type == "cuda":
-            self._check_room(capacity)
-        return GpuSession(self, capacity)
+            limit = self._limit_bytes
+            check_plan(
+                plan, self.layout, self._spec, free_bytes=self._free_bytes(), limit_bytes=limit
+            )
+        return GpuSession(self, capacity, plan.wishes.chunk)
 
     def plan(self, capacity: int) -> MemoryPlan:
         """What the model and one conversation of ``capacity`` tokens take.
@@ -82,15 +98,18 @@ class GpuModel:
         Raises:
             PlanError: such a conversation is not possible.
         """
-        wishes = Wishes(capacity, self.kv_format)
+        wishes = Wishes(capacity, self.kv_format, self._chunk)
         session = session_bytes(self.layout, self._spec, wishes)
-        return MemoryPlan(self.weights.num_bytes, session, wishes)
+        plan = MemoryPlan(self.weights.num_bytes, session, wishes)
+        if self.device.type != "cuda":
+            return plan
+        room = room_bytes(self._free_bytes(), self._limit_bytes)
+        return with_fitting_chunk(plan, self.layout, self._spec, room)
 
-    def _check_room(self, capacity: int) -> None:
+    def _free_bytes(self) -> int:
+        """What the card has left now, the weights counted as if they were not there yet."""
         free, _ = torch.cuda.mem_get_info(self.device)
-        free += sum(self.weights.num_bytes.values())
-        plan = self.plan(capacity)
-        check_plan(plan, self.layout, self._spec, free_bytes=free, limit_bytes=self._limit_bytes)
+        return free + sum(self.weights.num_bytes.values())
 
     def memory_report(self) -> Mapping[str, int]:
         """Bytes of packed weights, by what they serve. Sessions come on top."""

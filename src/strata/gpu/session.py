@@ -1,7 +1,7 @@
 """One conversation on a card: the session protocol of ``engine.session``.
 
-A prompt is read through windows of eight rows: the same kernels as decoding, so every cut and every
-mixture of reading and decoding gives the same bits.
+A prompt is read in chunks by kernels of its own; cuts at multiples of 64 give the same bits. The
+launches are those of ``window`` and ``prompt``; what is committed and pending is decided here.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata.errors import StrataError
 from strata.gpu.buffers import input_views, make_buffers
 from strata.gpu.graphs import WindowRunner
 from strata.gpu.memory_plan import buffer_shapes
+from strata.gpu.prompt_layout import CUT_TOKENS, chunks_of, prompt_shapes
+from strata.gpu.prompt_reader import PromptReader
 from strata.gpu.state import SessionState, Snapshot
 from strata.gpu.window import Window, WindowShape
 from strata.reference.ngram_memory import ngram_rows
 from strata.session_rules import (
-    MAX_WINDOW_ROWS,
     broken_state,
     checked_tokens,
     not_finite,
@@ -45,12 +47,13 @@ class GpuSession:
     Args:
         model: weights and settings; shared.
         capacity: tokens it can hold.
+        chunk: prompt rows at a time, a multiple of 64.
 
     Raises:
         DeviceError: the card has not got the memory.
     """
 
-    def __init__(self, model: GpuModel, capacity: int) -> None:
+    def __init__(self, model: GpuModel, capacity: int, chunk: int) -> None:
         spec = model.spec
         self._model = model
         self._spec = spec
@@ -64,9 +67,13 @@ class GpuSession:
         )
         queries = self._buffers.tensors.get("gdn_queries")
         self._state = SessionState(spec, capacity, model.kv_format, model.device, queries)
-        self._runner = WindowRunner(
-            Window(spec, model.weights, self._state, self._buffers, capacity), self._buffers, spec
-        )
+        window = Window(spec, model.weights, self._state, self._buffers, capacity)
+        self._runner = WindowRunner(window, self._buffers, spec)
+        self._chunk = chunk
+        self._reader = PromptReader(
+            spec, model.layout, model.weights, self._state, window, self._buffers,
+            prompt_shapes(spec, model.layout, capacity, chunk),
+        )  # fmt: skip
         views = input_views(self._buffers.host_inputs, spec)
         self._host_position, self._host_pending = views[0].numpy(), views[1].numpy()
         self._host_rows: Floats = views[2].numpy()
@@ -85,8 +92,8 @@ class GpuSession:
 
     @property
     def cut_tokens(self) -> int:
-        """1: a prompt may be cut anywhere without changing bits."""
-        return 1
+        """A prompt may be cut at multiples of 64 without changing bits."""
+        return CUT_TOKENS
 
     @property
     def drafter(self) -> None:
@@ -96,7 +103,7 @@ class GpuSession:
     @property
     def num_bytes(self) -> int:
         """Memory on the card."""
-        return self._buffers.num_bytes + self._state.num_bytes
+        return self._buffers.num_bytes + self._state.num_bytes + self._reader.num_bytes
 
     def prefill(
         self,
@@ -109,8 +116,8 @@ class GpuSession:
 
         Args:
             tokens: [N] int32, N >= 1, position + N <= capacity.
-            on_progress: called after each window with (tokens read, N).
-            should_stop: asked between windows; true ends the reading there.
+            on_progress: called after each chunk with (tokens read, N).
+            should_stop: asked between chunks; true ends the reading there.
 
         Raises:
             ContextTooLong: the tokens do not fit.
@@ -119,28 +126,19 @@ class GpuSession:
         """
         tokens = self._checked(tokens)
         self._window = None
-        coming = self._request_ngrams(tokens[:MAX_WINDOW_ROWS])
+        self._step_pending()
+        chunks = np.split(tokens, np.cumsum(chunks_of(self._position, len(tokens), self._chunk)))
+        chunks.pop()  # behind the last cut there is nothing
+        self._reader.gather(chunks[0], self._request_ngrams(chunks[0]))
         read = 0
-        try:
-            while True:
-                window = tokens[read : read + MAX_WINDOW_ROWS]
-                rest = tokens[read + len(window) :]
-                request, coming = coming, None
-                if len(rest):
-                    coming = self._request_ngrams(rest[:MAX_WINDOW_ROWS], after=window)
-                is_stopped = len(rest) > 0 and should_stop is not None and should_stop()
-                is_last = len(rest) == 0 or is_stopped
-                self._run(window, request, has_head=is_last)
-                self._commit(window)
-                read += len(window)
-                if on_progress is not None:
-                    on_progress(read, len(tokens))
-                if is_last:
-                    break
-        finally:
-            if coming is not None:
-                coming.abandon()
-        logits: Floats = self._logits(len(window))[-1]
+        for chunk, following in zip(chunks, [*chunks[1:], None], strict=True):
+            self._read_chunk(chunk, following)
+            read += len(chunk)
+            if on_progress is not None:
+                on_progress(read, len(tokens))
+            if following is not None and should_stop is not None and should_stop():
+                break
+        logits: Floats = self._logits(1)[0]
         return logits
 
     def decode(self, tokens: Tokens) -> Floats:
@@ -176,11 +174,7 @@ class GpuSession:
         self._refuse_broken()
         if self._window is not None:
             raise ValueError("a window is open; commit it first")
-        with self._changing():
-            if self._num_pending:
-                self._write_header()
-                self._runner.step_pending()
-                self._num_pending = 0
+        self._step_pending()
         layers, ple = self._state.save(self._position)
         return Snapshot(self._position, layers, ple, self._tokens.copy())
 
@@ -224,6 +218,33 @@ class GpuSession:
         self._is_broken = True
         return partial(self._runner.launch, self._shape(num_rows, has_head=True))
 
+    def _read_chunk(self, chunk: Tokens, following: Tokens | None) -> None:
+        """Reads and commits a chunk that has been gathered; meanwhile gathers the one after it."""
+        failure, coming = None, None
+        if following is not None:
+            coming = self._request_ngrams(following, after=chunk)
+        with self._changing():
+            self._reader.launch(self._position)
+            if following is not None:
+                try:
+                    self._reader.gather(following, coming)
+                except StrataError as error:
+                    failure = error  # the chunk under way has no part in it
+            self._reader.wait()
+            self._refuse_bad_flags()
+            self._commit(chunk)
+            self._num_pending = 0
+        if failure is not None:
+            raise failure
+
+    def _step_pending(self) -> None:
+        """Takes kept rows of the last window into the recurrent memories."""
+        if self._num_pending:
+            with self._changing():
+                self._write_header()
+                self._runner.step_pending()
+                self._num_pending = 0
+
     def _run(self, tokens: Tokens, request: RowRequest | None, *, has_head: bool) -> None:
         """Computes a window; afterwards no row is pending."""
         num_rows, hidden = len(tokens), self._spec.hidden_size
@@ -234,6 +255,9 @@ class GpuSession:
         with self._changing():
             self._runner.run(self._shape(num_rows, has_head=has_head))
             self._num_pending = 0
+        self._refuse_bad_flags()
+
+    def _refuse_bad_flags(self) -> None:
         flags = self._buffers.host_flags.numpy()[:, 0]
         if flags.any():
             layer = int(np.argmax(flags != 0))

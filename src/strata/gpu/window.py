@@ -106,6 +106,17 @@ class Window:
             self._read(final, n, bad, has_codes=head.has_codes)
             self._products(head, self._rows("x", n), n, self._rows("logits", n))
 
+    def head(self, normed: Tensor) -> None:
+        """Row 0 of the logits from one row [S * D], normed for the read before the head."""
+        final, head, bad = self._weights.final, self._weights.head, self._flags[-1]
+        xn = self._rows("xn", 1)
+        xn.copy_(normed)
+        codes = self._codes_for(final.down_inject, xn, 1)
+        if codes is not None:
+            quantize(xn, codes, bad)
+        self._read(final, 1, bad, has_codes=head.has_codes)
+        self._products(head, self._rows("x", 1), 1, self._rows("logits", 1))
+
     def step_pending(self) -> None:
         """Takes the pending rows into the recurrent memories, as the next window would."""
         for layer, memory in zip(self._weights.layers, self._state.layers, strict=True):

@@ -12,17 +12,20 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from strata.errors import PlanError, UnsupportedError
+from strata.errors import PlanError, SettingsError, UnsupportedError
 from strata.formats.block_formats import FORMATS
 from strata.formats.naming import required_tensors
 from strata.formats.synth import GEOMETRIES, MIXES, _plan, spec_of, uniform_mix
 from strata.gpu import memory_plan, session_layout, weight_layout
+from strata.gpu.build import _chunk
 from strata.gpu.expert_slots import BlobLayout
 from strata.gpu.kernels import attention, causal_conv, gated_delta, indexer, qsa_append
 from strata.gpu.memory_plan import Wishes, check_plan, plan_memory
 from strata.gpu.model_layout import model_layout
 from strata.gpu.packing import panel_bytes
 from strata.gpu.packing_fields import BLOCK_FORMATS
+from strata.gpu.prompt_layout import MIN_CHUNK
+from strata.settings import Settings
 from strata.units import GiB, MiB
 
 
@@ -95,7 +98,7 @@ def test_int8_cells_take_about_half(coder) -> None:
 
 def test_a_refusal_names_three_ways_out_that_work(coder) -> None:
     spec, entries, layout = coder
-    plan = plan_memory(entries, spec, Wishes(262_144, "f16"))
+    plan = plan_memory(entries, spec, Wishes(262_144, "f16", MIN_CHUNK))
     weights = sum(plan.weights.values())
     free = weights + 5 * GiB
     with pytest.raises(PlanError) as error:
@@ -108,10 +111,10 @@ def test_a_refusal_names_three_ways_out_that_work(coder) -> None:
     assert len(ways) == 3
     assert ways[0] == "--kv int8"
     fits = int(ways[1].removeprefix("--context "))
-    for wishes in (Wishes(262_144, "int8"), Wishes(fits, "f16")):
-        smaller = plan_memory(entries, spec, wishes)
+    for capacity, kv_format in ((262_144, "int8"), (fits, "f16")):
+        smaller = plan_memory(entries, spec, Wishes(capacity, kv_format, MIN_CHUNK))
         check_plan(smaller, layout, spec, free_bytes=free, limit_bytes=None)
-    larger = plan_memory(entries, spec, Wishes(fits + 256, "f16"))
+    larger = plan_memory(entries, spec, Wishes(fits + 256, "f16", MIN_CHUNK))
     with pytest.raises(PlanError):
         check_plan(larger, layout, spec, free_bytes=free, limit_bytes=None)
 
@@ -134,3 +137,11 @@ def test_what_the_card_has_no_kernels_for_is_refused() -> None:
     scale = dataclasses.replace(entries["output.weight"], name="output.scale", shape=(1,))
     with pytest.raises(UnsupportedError, match=r"output.scale scales a matrix"):
         model_layout(entries | {"output.scale": scale}, spec)
+
+
+@pytest.mark.parametrize(("wished", "nearest"), [(100, 128), (16384, 8192)])
+def test_a_step_of_a_prompt_the_card_cannot_take_is_refused(wished: int, nearest: int) -> None:
+    assert _chunk(Settings()) == 8192
+    assert _chunk(Settings(chunk_tokens=192)) == 192
+    with pytest.raises(SettingsError, match=f"not {wished}.\n.*--chunk {nearest}"):
+        _chunk(Settings(chunk_tokens=wished))

@@ -172,9 +172,9 @@ def test_gated_norm(*, is_silu: bool, device: str) -> None:
     layer = Layer(UNEVEN, 5, device)
     rows = np.random.default_rng(0).standard_normal((5, layer.heads, layer.dv))
     out = torch.tensor(rows.reshape(5, -1), dtype=torch.float32, device=device)
-    delta_scan.gated_norm(
-        out, layer.tensor(layer.z), layer.tensor(layer.gamma), EPS, is_silu_gate=is_silu
-    )
+    wide = poison(device, 5, 3 + layer.heads * layer.dv)
+    wide[:, 3:] = layer.tensor(layer.z)
+    delta_scan.gated_norm(out, wide[:, 3:], layer.tensor(layer.gamma), EPS, is_silu_gate=is_silu)
     z = layer.z.astype(np.float64).reshape(rows.shape)
     expected = rms_norm(rows, layer.gamma, EPS) * (silu(z) if is_silu else sigmoid(z))
     np.testing.assert_allclose(out.cpu().numpy(), expected.reshape(5, -1), rtol=2e-6, atol=2e-6)

@@ -129,7 +129,7 @@ def gated_norm(out: Tensor, z: Tensor, gamma: Tensor, eps: float, *, is_silu_gat
 
     Args:
         out: [N, Hv * Dv] float32.
-        z: [N, Hv * Dv] float32.
+        z: [N, Hv * Dv] float32; rows of any stride.
         gamma: [Dv] float32.
         eps: of the norm.
         is_silu_gate: silu in place of sigmoid.
@@ -137,8 +137,9 @@ def gated_norm(out: Tensor, z: Tensor, gamma: Tensor, eps: float, *, is_silu_gat
     width = len(gamma)
     count = out.numel() // width
     _scan_norm_kernel[(triton.cdiv(count, _NORM_ROWS),)](
-        out, z, gamma, count, eps, DV=width, DV_TILE=triton.next_power_of_2(width),
-        ROWS=_NORM_ROWS, IS_SILU=is_silu_gate, num_warps=4, **LAUNCH,
+        out, z, gamma, count, z.stride(0), eps, HEADS=out.shape[1] // width, DV=width,
+        DV_TILE=triton.next_power_of_2(width), ROWS=_NORM_ROWS, IS_SILU=is_silu_gate, num_warps=4,
+        **LAUNCH,
     )  # fmt: skip
 
 
@@ -315,14 +316,14 @@ def _walk_chunk(
 
 @triton.jit
 def _scan_norm_kernel(
-    out_ptr, z_ptr, gamma_ptr, count, eps, DV: tl.constexpr, DV_TILE: tl.constexpr,
-    ROWS: tl.constexpr, IS_SILU: tl.constexpr,
+    out_ptr, z_ptr, gamma_ptr, count, z_stride, eps, HEADS: tl.constexpr, DV: tl.constexpr,
+    DV_TILE: tl.constexpr, ROWS: tl.constexpr, IS_SILU: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     offs = tl.arange(0, DV_TILE)[None, :]
     mask = (row < count) & (offs < DV)
     x = tl.load(out_ptr + row * DV + offs, mask, 0.0)
-    z = tl.load(z_ptr + row * DV + offs, mask, 0.0)
+    z = tl.load(z_ptr + row // HEADS * z_stride + row % HEADS * DV + offs, mask, 0.0)
     inverse = div(1.0, tl.sqrt_rn(div(tl.sum(x * x, axis=1), DV) + eps))[:, None]
     gate = silu(z) if IS_SILU else sigmoid(z)
     gamma = tl.load(gamma_ptr + offs, offs < DV, 0.0)

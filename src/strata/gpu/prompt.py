@@ -1,0 +1,309 @@
+"""The launches of one prompt chunk: every layer over up to 8,192 rows, in order, nothing allocated.
+
+The sibling of ``window`` for many rows: products on tensor cores over weights that are taken apart
+once a chunk, the delta net in chunks of 64, attention without a mask. Experts have the bits of a
+window; elsewhere sums run in another order. No row's bits depend on where a prompt is cut, as long
+as it is cut at multiples of ``prompt_layout.CUT_TOKENS``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strata.gpu.float_matrix import FloatMatrix
+from strata.gpu.kernels.attention_prompt import attend_prompt
+from strata.gpu.kernels.conv_prompt import conv_prompt
+from strata.gpu.kernels.delta_scan import delta_scan, gated_norm
+from strata.gpu.kernels.expand import expand, expand_slots
+from strata.gpu.kernels.expert_prompt import gate_up
+from strata.gpu.kernels.expert_sort import sort_by_expert
+from strata.gpu.kernels.float_prompt import float_prompt_product
+from strata.gpu.kernels.gated_delta import GdnMemory
+from strata.gpu.kernels.grouped_product import grouped_product, prompt_product
+from strata.gpu.kernels.hyper_connections import (
+    ExpertOutputs,
+    silu_of_quotient,
+    write_and_norm,
+)
+from strata.gpu.kernels.index_prompt import append_index, select_prompt
+from strata.gpu.kernels.ngram_prompt import add_memory_prompt
+from strata.gpu.kernels.prompt_codes import quantize_prompt
+from strata.gpu.kernels.qsa_append import IndexInputs, RopeTable, append
+from strata.gpu.kernels.router import route
+from strata.gpu.kernels.stream_prompt import mix_prompt
+from strata.gpu.prompt_layout import expanded_bytes, experts_at_a_time
+from strata.gpu.state import QsaMemory
+from strata.gpu.weights import GdnWeights
+from strata.model_spec import Gate, LayerKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strata.gpu.expert_slots import ExpertSlots
+    from strata.gpu.kernels.expand import Expanded
+    from strata.gpu.kernels.prompt_codes import PromptCodes
+    from strata.gpu.model_layout import ModelLayout
+    from strata.gpu.prompt_buffers import PromptBuffers
+    from strata.gpu.state import SessionState
+    from strata.gpu.weights import (
+        HcWeights,
+        LayerWeights,
+        Matrices,
+        ModelWeights,
+        MoeWeights,
+        PleWeights,
+        QsaWeights,
+    )
+    from strata.model_spec import ModelSpec
+
+# Names of ``prompt_layout.PromptShapes.phases``.
+_READ, _MOE, _PLE = "read", "moe", "ple"
+_GDN, _QSA = LayerKind.GDN.value, LayerKind.QSA.value
+
+
+class Prompt:
+    """A model, a conversation's state and the buffers between them.
+
+    Args:
+        spec: geometry.
+        layout: of the model.
+        weights: on the same device as the rest.
+        state: of the conversation; no rows may be pending in it.
+        buffers: of a chunk.
+        flags: [L + 1, 4] int32; the first of a row is set where a layer gives NaN or infinity.
+        rope: of all positions; None where no layer rotates.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        layout: ModelLayout,
+        weights: ModelWeights,
+        state: SessionState,
+        buffers: PromptBuffers,
+        flags: Tensor,
+        rope: RopeTable | None,
+    ) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._state = state
+        self._buffers = buffers
+        self._rope = rope
+        self._flags = [row[:1] for row in flags]
+        self._experts_step = [
+            experts_at_a_time(layer.experts, buffers.max_rows) for layer in layout.layers
+        ]
+        following = [None if layer.ple else layer.hc_attn for layer in weights.layers[1:]]
+        self._reads_after: list[HcWeights | None] = [*following, weights.final]
+
+    def launch(self, host_rows: Tensor, position: int) -> Tensor:
+        """Every layer over the rows of a chunk; the state moves on.
+
+        Args:
+            host_rows: [N, D + W] float32, embedding and n-gram rows; page-locked on a card, and
+                not to be changed before the launches are done.
+            position: tokens before row 0.
+
+        Returns:
+            [S * D] float32: the last row, normed for the read before the head.
+        """
+        buffers, spec = self._buffers, self._spec
+        buffers.begin(len(host_rows), position)
+        rows = buffers.rows("rows")
+        rows.copy_(host_rows, non_blocking=True)
+        streams = self._streams()
+        streams.copy_(rows[:, None, : spec.hidden_size].expand_as(streams))
+        for layer in self._weights.layers:
+            self._layer(layer, position)
+        return buffers.rows("xn")[-1]
+
+    def _layer(self, layer: LayerWeights, position: int) -> None:
+        bad, eps = self._flags[layer.index], self._spec.rms_eps
+        streams, xn = self._streams(), self._buffers.rows("xn")
+        if layer.ple is not None:
+            self._ple(layer.ple, position, bad)
+        if layer.ple is not None or layer.index == 0:
+            write_and_norm(streams, None, None, layer.hc_attn.norm, eps, xn)
+        inject = self._read(layer.hc_attn, bad)
+        if isinstance(layer.mixer, GdnWeights):
+            self._gdn(layer.mixer, self._state.layers[layer.index], position, bad)
+        else:
+            self._qsa(layer.mixer, self._state.layers[layer.index], position, bad)
+        write_and_norm(streams, self._buffers.rows("out"), inject, layer.hc_ffn.norm, eps, xn)
+        inject = self._read(layer.hc_ffn, bad)
+        outputs = self._moe(layer.moe, self._experts_step[layer.index], bad)
+        # Where the memory changes the streams next, this norm is not used.
+        following = self._reads_after[layer.index] or layer.hc_ffn
+        write_and_norm(streams, outputs, inject, following.norm, eps, xn)
+
+    def _read(self, hc: HcWeights, bad: Tensor) -> Tensor:
+        """``x`` from ``xn``; gives the injection's products."""
+        buffers, streams = self._buffers, self._spec.num_streams
+        xn, low = buffers.rows("xn"), buffers.rows("low", _READ)
+        both, gate = buffers.rows("low_inject"), buffers.rows("gate", _READ)
+        self._products(hc.down_inject, xn, both, _READ, bad)
+        low_columns, inject_columns = (both[:, slice(*pair)] for pair in hc.down_inject.columns)
+        silu_of_quotient(low_columns, streams, low)
+        self._products(hc.up, low, gate, _READ, bad)
+        codes = buffers.codes("codes.x")
+        mix_prompt(xn, gate, streams, buffers.rows("x"), codes, bad)
+        return inject_columns
+
+    def _gdn(self, weights: GdnWeights, memory: object, position: int, bad: Tensor) -> None:
+        """``out`` from ``x``; the memory and its ring move on."""
+        assert isinstance(memory, GdnMemory)  # noqa: S101 - built from the same list
+        spec, buffers = self._spec, self._buffers
+        projected, mixed = buffers.rows("projected", _GDN), buffers.rows("mixed", _GDN)
+        codes = buffers.codes("codes.x")
+        self._products(weights.projections, buffers.rows("x"), projected, _GDN, bad, codes)
+        qkv, z, alpha, beta = (
+            projected[:, slice(*columns)] for columns in weights.projections.columns
+        )
+        rows = buffers.mixed_rows(_GDN)
+        conv_prompt(qkv, weights.constants, memory, position, rows)
+        delta_scan(
+            rows, alpha, beta, weights.constants, memory.memory, position,
+            buffers.scan_scratch(_GDN), mixed,
+        )  # fmt: skip
+        gated_norm(
+            mixed, z, weights.constants.gamma, spec.rms_eps,
+            is_silu_gate=spec.gdn_gate is Gate.SILU,
+        )  # fmt: skip
+        self._products(weights.out, mixed, buffers.rows("out"), _GDN, bad)
+
+    def _qsa(self, weights: QsaWeights, memory: object, position: int, bad: Tensor) -> None:
+        """``out`` from ``x``; the rows become the cells from ``position`` on."""
+        assert isinstance(memory, QsaMemory)  # noqa: S101 - built from the same list
+        assert self._rope is not None  # noqa: S101
+        spec, buffers = self._spec, self._buffers
+        projected, mixed = buffers.rows("projected", _QSA), buffers.rows("mixed", _QSA)
+        codes = buffers.codes("codes.x")
+        self._products(weights.projections, buffers.rows("x"), projected, _QSA, bad, codes)
+        q_gate, k, v, index_q, index_k = (
+            projected[:, slice(*columns)] for columns in weights.projections.columns
+        )
+        n, block, budget = len(projected), spec.index_block, spec.index_budget // spec.index_block
+        q_gate = q_gate.view(n, spec.num_heads, 2 * spec.head_dim)
+        queries, positions = buffers.rows("queries", _QSA), buffers.rows("positions")
+        kv = (n, spec.num_kv_heads, spec.head_dim)
+        append(
+            q_gate, k.view(kv), v.view(kv), weights.q_gamma, weights.k_gamma, self._rope,
+            positions, spec.rms_eps, memory.cells, queries,
+        )  # fmt: skip
+        pairs, chosen = buffers.rows("index_pairs", _QSA), buffers.rows("chosen", _QSA)
+        inputs = IndexInputs(
+            index_q.view(n, spec.index_heads, spec.index_dim), index_k, weights.index_q_gamma,
+            weights.index_k_gamma, buffers.rows("index_queries", _QSA), block,
+        )  # fmt: skip
+        append_index(inputs, self._rope, positions, position, spec.rms_eps, memory.index, pairs)
+        select_prompt(
+            pairs, memory.index.pooled, positions, position, budget, block,
+            buffers.index_scratch(_QSA), chosen,
+        )  # fmt: skip
+        attend_prompt(
+            queries, q_gate[:, :, spec.head_dim :], memory.cells, chosen, block, position, mixed
+        )
+        self._products(weights.out, mixed, buffers.rows("out"), _QSA, bad)
+
+    def _ple(self, weights: PleWeights, position: int, bad: Tensor) -> None:
+        """Adds the n-gram memory to the streams."""
+        buffers, ring = self._buffers, self._state.ple_ring
+        assert ring is not None  # noqa: S101 - the layer has its weights
+        rows = buffers.rows("rows")[:, self._spec.hidden_size :]
+        products = buffers.rows("projected", _PLE)
+        self._products(weights.projections, rows, products, _PLE, bad)
+        key, value = (products[:, slice(*columns)] for columns in weights.projections.columns)
+        add_memory_prompt(
+            self._streams(), key, value, weights.constants, ring, position, self._spec.rms_eps,
+            buffers.rows("gated", _PLE), buffers.rows("inputs", _PLE),
+        )  # fmt: skip
+
+    def _moe(self, weights: MoeWeights, step: int, bad: Tensor) -> ExpertOutputs:
+        """Outputs of the chosen experts and of the shared one, not yet added up."""
+        spec, buffers = self._spec, self._buffers
+        x, routed = buffers.rows("x"), buffers.rows("routed", _MOE)
+        codes = buffers.codes("codes.x")
+        self._products(weights.routers, x, routed, _MOE, bad, codes)
+        logits, shared_logits = (routed[:, slice(*pair)] for pair in weights.routers.columns)
+        ids, topk_weights = buffers.rows("expert_ids", _MOE), buffers.rows("topk_weights", _MOE)
+        shared_weight = buffers.rows("shared_weight", _MOE)
+        route(
+            logits, shared_logits, spec.expert_weights_scale, ids, topk_weights, shared_weight, bad
+        )
+        outputs = self._experts(weights.experts, codes, ids, step, bad)
+        shared = buffers.rows("out")
+        self._shared_expert(weights.shared, codes, shared, bad)
+        by_row = outputs.view(-1, spec.top_k, spec.hidden_size)[: len(x)]
+        return ExpertOutputs(by_row, topk_weights, shared, shared_weight)
+
+    def _experts(
+        self, slots: ExpertSlots, codes: PromptCodes, ids: Tensor, step: int, bad: Tensor
+    ) -> Tensor:
+        """Output of every pair of row and expert; some experts' weights are expanded at a time."""
+        buffers, plan = self._buffers, self._buffers.expert_plan(_MOE)
+        outputs, hidden = buffers.rows("outputs", _MOE), buffers.all_codes("hidden", _MOE)
+        num_pairs, num = ids.numel(), len(slots.slot_of)
+        sort_by_expert(ids, plan, slots.slot_of)
+        for first in range(0, num, step):
+            count = min(step, num - first)
+            gate, up = self._gate_up_of(slots, count, first)
+            gate_up(
+                codes, gate, up, hidden, bad, plan=plan, num_pairs=num_pairs, top_k=ids.shape[1],
+                first_expert=first,
+            )  # fmt: skip
+            down = self._role_of(slots, 2, count, first, 0)
+            grouped_product(
+                hidden, down, plan, num_pairs, outputs, read_top_k=0, scatter=True,
+                first_expert=first,
+            )  # fmt: skip
+        return outputs
+
+    def _shared_expert(
+        self, slots: ExpertSlots, codes: PromptCodes, out: Tensor, bad: Tensor
+    ) -> None:
+        gate, up = self._gate_up_of(slots, 1, 0)
+        hidden = self._buffers.codes("shared_hidden", _MOE)
+        gate_up(codes, gate, up, hidden, bad)
+        prompt_product(hidden, self._role_of(slots, 2, 1, 0, 0), out)
+
+    def _gate_up_of(self, slots: ExpertSlots, num: int, first: int) -> tuple[Expanded, Expanded]:
+        """Expanded gate and up, one behind the other."""
+        layout = slots.layout
+        size = expanded_bytes(layout.formats[0], num, *layout.shape_of(0))
+        return self._role_of(slots, 0, num, first, 0), self._role_of(slots, 1, num, first, size)
+
+    def _role_of(self, slots: ExpertSlots, role: int, num: int, first: int, at: int) -> Expanded:
+        """One matrix of ``num`` experts from ``first`` on, from byte ``at`` of the weights."""
+        layout = slots.layout
+        room = self._buffers.expanded(_MOE, layout.formats[role], num, *layout.shape_of(role), at)
+        expand_slots(slots, role, room, first)
+        return room
+
+    def _products(
+        self,
+        matrices: Matrices,
+        x: Tensor,
+        out: Tensor,
+        phase: str,
+        bad: Tensor,
+        codes: PromptCodes | None = None,
+    ) -> None:
+        """All products of ``x``; its codes are made if there are none and the matrices read any."""
+        if codes is None and matrices.has_codes:
+            codes = self._buffers.codes(f"codes.{x.shape[1]}", phase)
+            quantize_prompt(x, codes, bad)
+        for matrix, column in matrices.launches:
+            columns = out[:, column : column + matrix.num_rows]
+            if isinstance(matrix, FloatMatrix):
+                float_prompt_product(matrix, x, columns)
+            else:
+                assert codes is not None  # noqa: S101 - matrices that read them
+                room = self._buffers.expanded(
+                    phase, matrix.format_name, 1, matrix.num_rows, matrix.inner
+                )
+                expand(matrix, room)
+                prompt_product(codes, room, columns)
+
+    def _streams(self) -> Tensor:
+        spec = self._spec
+        return self._buffers.rows("streams").view(-1, spec.num_streams, spec.hidden_size)

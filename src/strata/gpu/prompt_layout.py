@@ -1,0 +1,228 @@
+"""Shapes of the buffers of a prompt chunk, and where a prompt is cut. Numbers only: no torch.
+
+The steps of a layer follow one another, so what only one of them uses lies in one place: ``phases``
+share memory, ``kept`` do not. ``prompt_buffers`` allocates exactly this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from strata.gpu.session_layout import (
+    INDEX_GROUP,
+    input_width,
+    ngram_width,
+    num_index_groups,
+)
+from strata.gpu.shapes import Shape, Shapes, total_bytes
+from strata.model_spec import LayerKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from strata.gpu.model_layout import ExpertsLayout, ModelLayout
+    from strata.gpu.weight_layout import Bundle
+    from strata.model_spec import ModelSpec
+
+CUT_TOKENS = 64
+"""A prompt may be cut at multiples of this; chunks of the delta net lie there."""
+
+MAX_CHUNK, MIN_CHUNK = 8192, 256
+"""Rows of a chunk: the most there is use for, and the fewest a plan short of room goes down to."""
+
+# Those of ``expert_sort`` and of the experts' tiling, of ``index_prompt``, of ``indexer``; they
+# cannot be imported without triton.
+SORT_PAIRS, TILE_TOKENS = 128, 64
+SCORE_ROWS, SCORE_BYTES = 128, 64 << 20
+SELECT_TILE = 8192
+# Rows of the n-gram memory's convolution at a time.
+NGRAM_ROWS = 1024
+# Expanded experts held at a time: enough for a large chunk to have all of a layer at once.
+_EXPERT_BYTES_A_ROW, _MIN_EXPERT_BYTES = 1 << 17, 1 << 27
+# Planes of codes, scales and minima that ``kernels.expand`` makes of a block, where not 1, 1, 0.
+_TWO_PLANES = ("Q6_K", "IQ2_XS", "IQ2_S", "IQ1_M", "NVFP4")
+_TWO_SCALES = ("NVFP4",)
+_MINIMA = {"Q4_1": 1, "Q5_1": 1, "Q4_K": 1, "Q5_K": 1, "Q2_K": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class PromptShapes:
+    """Buffers by name: those of their own, and by phase those that share memory."""
+
+    kept: Shapes
+    phases: dict[str, Shapes]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of an arena that holds them."""
+        largest = max((total_bytes(shapes.values()) for shapes in self.phases.values()), default=0)
+        return total_bytes(self.kept.values()) + largest
+
+
+def chunk_rows(chunk: int, capacity: int) -> int:
+    """Rows the buffers need: no more than a conversation can hold."""
+    return min(chunk, -(-capacity // CUT_TOKENS) * CUT_TOKENS)
+
+
+def chunks_of(position: int, num_tokens: int, chunk: int) -> list[int]:
+    """Rows of each chunk; cuts lie at multiples of ``chunk`` in the conversation."""
+    end = position + num_tokens
+    cuts = [position, *range(position // chunk * chunk + chunk, end, chunk), end]
+    return [after - before for before, after in pairwise(cuts)]
+
+
+def prompt_shapes(spec: ModelSpec, layout: ModelLayout, capacity: int, chunk: int) -> PromptShapes:
+    """Buffers of a chunk of up to ``chunk`` rows; the same for every layer.
+
+    Args:
+        spec: geometry.
+        layout: how wide the bundles' outputs are, and their formats.
+        capacity: tokens of the conversation.
+        chunk: rows, a multiple of ``CUT_TOKENS``.
+    """
+    n, hyper, hidden = chunk_rows(chunk, capacity), spec.hyper_size, spec.hidden_size
+    layers = layout.layers
+    hcs = [hc for layer in layers for hc in (layer.hc_attn, layer.hc_ffn)]
+    kept = {
+        "rows": Shape((n, input_width(spec))),
+        "counted": Shape((n,), "int64"),
+        "positions": Shape((n,), "int64"),
+        "streams": Shape((n, hyper)),
+        "xn": Shape((n, hyper)),
+        "x": Shape((n, hidden)),
+        "out": Shape((n, hidden)),
+        "low_inject": Shape((n, _width(hc.down_inject for hc in hcs))),
+    } | codes_shapes("codes.x", n, hidden)
+    read = {"gate": Shape((n, hyper)), "low": Shape((n, spec.hc_rank))}
+    for size in (hyper, spec.hc_rank):
+        read |= codes_shapes(f"codes.{size}", n, size)
+    read |= _weights(bundle for hc in hcs for bundle in (hc.down_inject, hc.up))
+    phases = {"read": read, "moe": _moe_shapes(spec, layout, n)}
+    for kind, shapes in (
+        (LayerKind.GDN, _gdn_shapes(spec, n)),
+        (LayerKind.QSA, _qsa_shapes(spec, capacity, n)),
+    ):
+        own = [layer for layer in layers if layer.kind is kind]
+        if own:
+            shapes["projected"] = Shape((n, _width(layer.projections for layer in own)))
+            shapes |= _weights(b for layer in own for b in (layer.projections, layer.out))
+            phases[kind.value] = shapes
+    ples = [layer.ple for layer in layers if layer.ple is not None]
+    if ples:
+        rows = Shape((min(n, NGRAM_ROWS), hyper))
+        phases["ple"] = {"projected": Shape((n, _width(ples))), "gated": rows, "inputs": rows}
+        phases["ple"] |= codes_shapes(f"codes.{ngram_width(spec)}", n, ngram_width(spec))
+        phases["ple"] |= _weights(ples)
+    return PromptShapes(kept, phases)
+
+
+def codes_shapes(name: str, num_rows: int, inner: int) -> Shapes:
+    """Rows as codes, as ``kernels.prompt_codes.PromptCodes`` has them; none if they cannot be."""
+    if inner % 32:
+        return {}
+    blocks = inner // 32
+    return {
+        f"{name}.codes": Shape((num_rows, inner), "int8"),
+        f"{name}.scales": Shape((num_rows, blocks)),
+        f"{name}.scaled_sums": Shape((num_rows, blocks)),
+        f"{name}.scaled_half_sums": Shape((num_rows, 2 * blocks)),
+    }
+
+
+def expanded_bytes(format_name: str, num_matrices: int, num_rows: int, inner: int) -> int:
+    """Bytes of matrices as ``kernels.expand.expanded_in`` lays them, rounded up to 256."""
+    planes = 2 if format_name in _TWO_PLANES else 1
+    floats = 2 if format_name in _TWO_SCALES else 1
+    floats += _MINIMA.get(format_name, 0)
+    size = num_matrices * (num_rows * (inner // 32) * (32 * planes + 4 * floats) + 4)
+    return -(-size // 256) * 256
+
+
+def experts_at_a_time(experts: ExpertsLayout, num_rows: int) -> int:
+    """Experts of a layer that are expanded together for a chunk of so many rows."""
+    room = max(_MIN_EXPERT_BYTES, num_rows * _EXPERT_BYTES_A_ROW)
+    return max(1, min(experts.num, room // expert_bytes(experts, 1)))
+
+
+def expert_bytes(experts: ExpertsLayout, num: int) -> int:
+    """Bytes of so many expanded experts: gate and up together, then down in their place."""
+    hidden, size = experts.hidden_size, experts.expert_size
+    gate, up, down = experts.formats
+    both = sum(expanded_bytes(name, num, size, hidden) for name in (gate, up))
+    return max(both, expanded_bytes(down, num, hidden, size))
+
+
+def _width(bundles: Iterable[Bundle]) -> int:
+    return max((bundle.width for bundle in bundles), default=0)
+
+
+def _weights(bundles: Iterable[Bundle]) -> Shapes:
+    """Room for the largest expanded matrix of these."""
+    sizes = [
+        expanded_bytes(launch.format_name, 1, launch.num_rows, launch.inner)
+        for bundle in bundles
+        for launch in bundle.launches
+        if not launch.is_float
+    ]
+    return {"weights": Shape((max(sizes, default=0),), "uint8")}
+
+
+def _gdn_shapes(spec: ModelSpec, n: int) -> Shapes:
+    heads, key_heads, width = spec.gdn_value_heads, spec.gdn_key_heads, spec.gdn_value_size
+    chunks = n // CUT_TOKENS + 2
+    pairs = Shape((2, n, key_heads, spec.gdn_key_dim), "float16")
+    squares = Shape((heads, chunks, 2, CUT_TOKENS, CUT_TOKENS), "float16")
+    return {
+        "queries": pairs,
+        "keys": pairs,
+        "values": Shape((n, heads, spec.gdn_value_dim)),
+        "lower": Shape((heads, chunks, CUT_TOKENS, CUT_TOKENS)),
+        "inverse": squares,
+        "within": squares,
+        "rates": Shape((3, heads, chunks, CUT_TOKENS)),
+        "mixed": Shape((n, width)),
+    } | codes_shapes(f"codes.{width}", n, width)
+
+
+def _qsa_shapes(spec: ModelSpec, capacity: int, n: int) -> Shapes:
+    heads, width = spec.num_heads, spec.num_heads * spec.head_dim
+    scores = num_index_groups(spec, capacity) * INDEX_GROUP
+    rows = min(max(SCORE_BYTES // (4 * scores) // SCORE_ROWS, 1), 8) * SCORE_ROWS
+    budget = spec.index_budget // spec.index_block
+    index = (n, spec.index_heads, spec.index_dim)
+    return {
+        "queries": Shape((n, heads, spec.head_dim)),
+        "index_queries": Shape(index),
+        "index_pairs": Shape((2, *index), "float16"),
+        "scores": Shape((rows, scores)),
+        "candidates": Shape((2, rows, -(-scores // SELECT_TILE) * budget), "int32"),
+        "chosen": Shape((n, budget), "int32"),
+        "mixed": Shape((n, width)),
+    } | codes_shapes(f"codes.{width}", n, width)
+
+
+def _moe_shapes(spec: ModelSpec, layout: ModelLayout, n: int) -> Shapes:
+    hidden, pairs, num = spec.hidden_size, n * spec.top_k, spec.num_experts
+    shapes = {
+        "routed": Shape((n, _width(layer.routers for layer in layout.layers))),
+        "expert_ids": Shape((n, spec.top_k), "int32"),
+        "topk_weights": Shape((n, spec.top_k)),
+        "shared_weight": Shape((n,)),
+        "order": Shape((pairs,), "int32"),
+        "counts": Shape((num,), "int32"),
+        "offsets": Shape((num + 1,), "int32"),
+        "tiles": Shape((pairs // TILE_TOKENS + min(num, pairs), 2), "int32"),
+        "histogram": Shape((-(-pairs // SORT_PAIRS), num), "int32"),
+        "outputs": Shape((pairs, hidden)),
+    }
+    shapes |= codes_shapes("hidden", pairs, spec.expert_size)
+    shapes |= codes_shapes("shared_hidden", n, spec.shared_expert_size)
+    experts = [layer.experts for layer in layout.layers]
+    sizes = [expert_bytes(layer, experts_at_a_time(layer, n)) for layer in experts]
+    sizes += [expert_bytes(layer.shared, 1) for layer in layout.layers]
+    sizes += [shape.num_bytes for layer in layout.layers
+              for shape in _weights([layer.routers]).values()]  # fmt: skip
+    shapes["weights"] = Shape((max(sizes),), "uint8")
+    return shapes

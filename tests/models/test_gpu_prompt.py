@@ -1,0 +1,154 @@
+"""Prompts on a card: their logits against the processor's, and their cuts bit for bit.
+
+Runs on a card, or in Triton's interpreter where there is none. There a row costs a third of a
+second, so the delta net's groups, and with them the cuts, are 16 tokens here instead of 64.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+from tests.models.model_files import cpu_model, write_model
+from tests.models.test_gpu_session import (
+    DEVICE,
+    formats_of,
+    same_bits,
+    smallest_model,
+)
+from tests.models.tiny_models import VOCAB_SIZE, TinyModel
+
+from strata.errors import StrataError
+from strata.formats.tensor_index import open_model
+from strata.gpu import prompt, prompt_layout, session
+from strata.gpu.kernels import delta_scan
+from strata.gpu.model import GpuModel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CUT, NUM_TOKENS, CAPACITY = 16, 40, 64
+# The delta net's rounding is the largest part of it.
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_groups():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_scan, "CHUNK", CUT)
+        patch.setattr(prompt_layout, "CUT_TOKENS", CUT)
+        patch.setattr(session, "CUT_TOKENS", CUT)
+        yield
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = smallest_model()
+    file = tmp_path_factory.mktemp("prompt") / "model.gguf"
+    return write_model(file, model, formats_of(model.weights))
+
+
+@pytest.fixture(scope="module")
+def tokens() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, VOCAB_SIZE, CAPACITY).astype(np.int32)
+
+
+def load(path: Path, chunk: int) -> GpuModel:
+    with open_model(path) as index:
+        return GpuModel(index, smallest_model().spec, DEVICE, chunk_tokens=chunk)
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> GpuModel:
+    """Chunks of one cut each."""
+    return load(path, CUT)
+
+
+@pytest.fixture(scope="module")
+def whole(path: Path, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of a prompt read in one chunk, and of a token after it."""
+    session = load(path, 3 * CUT).new_session(CAPACITY)
+    return session.prefill(tokens[:NUM_TOKENS]), session.decode(tokens[NUM_TOKENS:][:1])
+
+
+def processor_logits(path: Path, tokens: np.ndarray) -> np.ndarray:
+    session = cpu_model(path, smallest_model(), threads=1, kv_format="f16").new_session(CAPACITY)
+    return session.prefill(tokens)
+
+
+@pytest.mark.slow
+def test_a_prompt_has_the_processor_s_logits(whole, path: Path, tokens: np.ndarray) -> None:
+    last, after = whole
+    expected = processor_logits(path, tokens[:NUM_TOKENS])
+    np.testing.assert_allclose(last, expected, rtol=0, atol=TOLERANCE)
+    assert expected.std() > 0.3  # logits that are all alike would compare little
+    expected = processor_logits(path, tokens[: NUM_TOKENS + 1])
+    np.testing.assert_allclose(after[0], expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_cuts_leave_no_trace(whole, path: Path, tokens: np.ndarray) -> None:
+    """Neither those of chunks nor those between calls; nor do passes over some of the experts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompt, "experts_at_a_time", lambda *_: 3)
+        session = load(path, CUT).new_session(CAPACITY)
+    assert session.cut_tokens == CUT
+    seen: list[tuple[int, int]] = []
+    session.prefill(tokens[:CUT])
+    last = session.prefill(tokens[CUT:NUM_TOKENS], on_progress=lambda *read: seen.append(read))
+    assert seen == [(16, 24), (24, 24)]
+    assert same_bits(last, whole[0])
+    assert same_bits(session.decode(tokens[NUM_TOKENS:][:1]), whole[1])
+
+
+@pytest.mark.slow
+def test_reading_and_decoding_follow_one_another(
+    model: GpuModel, path: Path, tokens: np.ndarray
+) -> None:
+    session = model.new_session(CAPACITY)
+    stopped = session.prefill(tokens[:20], should_stop=lambda: True)
+    assert session.position == CUT
+    np.testing.assert_allclose(
+        stopped, processor_logits(path, tokens[:CUT]), rtol=0, atol=TOLERANCE
+    )
+    window = tokens[CUT : CUT + 3].copy()
+    window[2] = 0  # a wrong draft
+    session.decode(window)
+    session.commit(2)
+    # The kept rows have not been taken in yet; the prompt begins in the middle of a group.
+    last = session.prefill(tokens[18:21])
+    expected = processor_logits(path, tokens[:21])
+    np.testing.assert_allclose(last, expected, rtol=0, atol=TOLERANCE)
+    kept = session.snapshot()
+    after = session.decode(tokens[21:22])
+    np.testing.assert_allclose(
+        after[0], processor_logits(path, tokens[:22]), rtol=0, atol=TOLERANCE
+    )
+    elsewhere = model.new_session(CAPACITY)
+    elsewhere.restore(kept)
+    assert same_bits(elsewhere.decode(tokens[21:22]), after)
+    session.restore(kept)
+    assert session.position == 21
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in the interpreter
+def test_huge_weights_end_the_reading_with_the_layer_s_name(tmp_path: Path) -> None:
+    tiny = smallest_model()
+    weights = dict(tiny.weights)
+    name = "blk.1.ffn_gate_inp.weight"
+    weights[name] = np.full_like(weights[name], np.float32(3e38))
+    broken = TinyModel(tiny.hf, tiny.spec, weights)
+    session = load(
+        write_model(tmp_path / "huge.gguf", broken, formats_of(weights)), CUT
+    ).new_session(CUT)
+    with pytest.raises(StrataError, match="layer 1 gave NaN or infinity"):
+        session.prefill(np.arange(2, dtype=np.int32))
+    # The layers' memories have moved on, the position has not.
+    with pytest.raises(StrataError, match="state is incomplete"):
+        session.prefill(np.arange(2, dtype=np.int32))
+    session.reset()
+    assert session.position == 0

@@ -1,0 +1,78 @@
+"""What a chunk's buffers take and where a prompt is cut: against the kernels' own numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from strata.formats.naming import required_tensors
+from strata.formats.synth import GEOMETRIES, MIXES, _plan, spec_of
+from strata.gpu import prompt_layout
+from strata.gpu.kernels import delta_scan, expand, expert_sort, index_prompt, indexer
+from strata.gpu.kernels.grouped_product import EXPERT_TILING
+from strata.gpu.memory_plan import MemoryPlan, Wishes, session_bytes, with_fitting_chunk
+from strata.gpu.model_layout import model_layout
+from strata.gpu.packing_fields import BLOCK_FORMATS
+from strata.gpu.prompt_layout import chunk_rows, chunks_of, expanded_bytes, prompt_shapes
+from strata.units import GiB, MiB
+
+
+@pytest.fixture(scope="module")
+def coder():
+    spec, _ = spec_of(GEOMETRIES["coder"])
+    roles = required_tensors(spec)
+    entries = {n: _plan(n, role, spec, MIXES["iq3_s"]) for n, role in roles.items()}
+    return spec, model_layout(entries, spec)
+
+
+def test_sizes_known_without_the_kernels_are_theirs() -> None:
+    assert prompt_layout.CUT_TOKENS == delta_scan.CHUNK
+    assert prompt_layout.SORT_PAIRS == expert_sort._CHUNK
+    assert EXPERT_TILING.tile_tokens == prompt_layout.TILE_TOKENS
+    assert prompt_layout.SCORE_ROWS == index_prompt._TILE_ROWS
+    assert prompt_layout.SCORE_BYTES == index_prompt._SCORE_BYTES
+    assert prompt_layout.SELECT_TILE == indexer.SELECT_TILE
+    for name in BLOCK_FORMATS:
+        for shape in ((1, 11, 512), (3, 640, 2560)):
+            exact = expand.expanded_bytes(name, *shape)
+            assert exact <= expanded_bytes(name, *shape) < exact + 256, name
+
+
+def test_buffers_of_a_large_model(coder) -> None:
+    """Eight thousand rows beside the weights, and few enough for a card of 12 GB."""
+    spec, layout = coder
+    shapes = prompt_shapes(spec, layout, 32768, 8192)
+    streams = 8192 * spec.hyper_size * 4
+    assert shapes.kept["streams"].num_bytes == streams
+    experts = 3 * spec.hidden_size * spec.expert_size * 256
+    assert shapes.phases["moe"]["weights"].num_bytes >= 2 * experts // 3
+    assert 2.5 * GiB < shapes.num_bytes < 3.5 * GiB
+    assert prompt_shapes(spec, layout, 32768, 256).num_bytes < 300 * MiB
+    # No more rows than the conversation has.
+    small = prompt_shapes(spec, layout, 100, 8192)
+    assert small.kept["x"].sizes[0] == chunk_rows(8192, 100) == 128
+
+
+def test_a_chunk_is_halved_until_the_plan_fits(coder) -> None:
+    spec, layout = coder
+    wishes = Wishes(8192, "f16")
+    plan = MemoryPlan({"weights": 0}, session_bytes(layout, spec, wishes), wishes)
+    assert with_fitting_chunk(plan, layout, spec, plan.total_bytes) is plan
+    fitting = with_fitting_chunk(plan, layout, spec, plan.total_bytes - 1)
+    assert fitting.wishes.chunk == 4096
+    assert fitting.total_bytes < plan.total_bytes
+    assert with_fitting_chunk(plan, layout, spec, 0).wishes.chunk == 256
+
+
+def test_cuts_lie_at_multiples_of_the_chunk() -> None:
+    for position, count, chunk in itertools.product(range(0, 200, 7), range(1, 300, 11), (64, 128)):
+        rows = chunks_of(position, count, chunk)
+        assert sum(rows) == count
+        assert all(0 < n <= chunk for n in rows)
+        ends = list(itertools.accumulate(rows, initial=position))[1:-1]
+        assert all(end % chunk == 0 for end in ends)
+        assert len(ends) == (position + count - 1) // chunk - position // chunk
