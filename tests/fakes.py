@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from strata.engine.request import Message
-    from strata.engine.session import Drafter, Logits, OnProgress, ShouldStop, Tokens
+    from strata.engine.session import Drafter, Logits, OnProgress, Picker, ShouldStop, Tokens
 
 MODULUS = 1_000_003
 STEP_TOKENS = 8  # of the prompt path
@@ -53,6 +53,7 @@ class FakeSession:
         self.poison_at: int | None = None  # position whose logits are NaN
         self.before_step: Callable[[], None] = lambda: None
         self.drafter: Drafter | None = None
+        self.picker: Picker | None = None
 
     @property
     def position(self) -> int:

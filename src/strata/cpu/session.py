@@ -98,6 +98,11 @@ class CpuSession:
         """The draft layer, which follows this session; None where the model has none loaded."""
         return self._drafter
 
+    @property
+    def picker(self) -> None:
+        """None: logits are in the host's memory anyway."""
+        return None
+
     def prefill(
         self,
         tokens: Tokens,

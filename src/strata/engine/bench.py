@@ -5,6 +5,7 @@ Owns what is measured and how. Does not print, and knows no other engine (``engi
 
 from __future__ import annotations
 
+import itertools
 import resource
 import statistics
 import sys
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.engine.conversation import Conversation
-from strata.engine.sampler import SamplingParams, sample
+from strata.engine.picks import picks_of
+from strata.engine.sampler import SamplingParams
 from strata.engine.step import DraftCounts, advance, drafts_of
 
 _STATUS = Path("/proc/self/status")
@@ -24,8 +26,7 @@ _STATUS = Path("/proc/self/status")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strata.engine.sampler import Sampled
-    from strata.engine.session import Logits, OnProgress, Session, Tokens
+    from strata.engine.session import OnProgress, Session, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,21 @@ class Medians:
         )
 
 
+def draft_counts(rounds: Sequence[Measurement]) -> list[dict[str, int]]:
+    """Drafts of all rounds by place in the window, the first draft first."""
+    proposed, accepted = (
+        [sum(counts) for counts in itertools.zip_longest(*of_rounds, fillvalue=0)]
+        for of_rounds in (
+            [item.drafts_proposed for item in rounds],
+            [item.drafts_accepted for item in rounds],
+        )
+    )
+    return [
+        {"proposed": offered, "accepted": kept}
+        for offered, kept in zip(proposed, accepted, strict=True)
+    ]
+
+
 def random_prompt(vocab_size: int, num_tokens: int, seed: int) -> Tokens:
     """Token ids [num_tokens] int32, uniform over the vocabulary; the same for the same seed."""
     rng = np.random.default_rng(seed)
@@ -105,14 +121,11 @@ def measure(
         if on_progress is not None:
             on_progress(done, total)
 
-    def pick(logits: Logits, history: Sequence[int]) -> Sampled:
-        return sample(logits, greedy, (), len(history))
-
     def propose(so_far: Sequence[int], num_wanted: int) -> Sequence[int]:
         # The last window has no room for drafts that nobody wants.
         return drafts(so_far, min(num_wanted, end - len(so_far) - 1))
 
-    greedy = SamplingParams(temperature=0.0)
+    picks = picks_of(SamplingParams(temperature=0.0), None, session.picker)
     drafts = drafts_of(session.drafter, draft_tokens)
     counts = DraftCounts()
     session.reset()
@@ -123,10 +136,10 @@ def measure(
     logits = conversation.read(prompt, on_progress=report)
     prompt_s = time.perf_counter() - started_s
     assert logits is not None  # noqa: S101 - nothing stops the reading
-    tokens.append(pick(logits, tokens).id)
+    tokens.append(picks.after(logits, tokens).id)
     first_s = time.perf_counter()
     while len(tokens) < end:
-        picked = advance(conversation, tokens, propose=propose, pick=pick, counts=counts)
+        picked = advance(conversation, tokens, propose=propose, picks=picks, counts=counts)
         tokens += [token.id for token in picked]
         report(len(tokens) - 1, total)
     return Measurement(

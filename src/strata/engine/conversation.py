@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Drafter,
         Logits,
         OnProgress,
+        Picker,
         Session,
         ShouldStop,
         Snapshot,
@@ -69,6 +70,11 @@ class Conversation:
     def drafter(self) -> Drafter | None:
         """The session's draft layer, if it has one."""
         return self._session.drafter
+
+    @property
+    def picker(self) -> Picker | None:
+        """The session's own way of picking tokens, if it has one."""
+        return self._session.picker
 
     @property
     def checkpoint_bytes(self) -> int:

@@ -7,7 +7,7 @@ what is joined from files, processor and text is ``engine.build``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from strata.engine.build import open_parts
 from strata.engine.conversation import Conversation
 from strata.engine.generation import Generation, Request, Turn
+from strata.engine.picks import Allow, picks_of
 from strata.engine.request import DEFAULT_MAX_TOKENS, Completion, Message, Prompt
-from strata.engine.sampler import SamplingParams, sample
-from strata.engine.step import Pick, Propose, drafts_of
+from strata.engine.sampler import SamplingParams
+from strata.engine.step import Propose, drafts_of
 from strata.errors import ContextTooLong, RequestError
 from strata.settings import Settings
 
@@ -27,12 +28,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from strata.engine.parts import Parts
-    from strata.engine.sampler import Mask, Sampled
-    from strata.engine.session import Logits, OnProgress, Tokens
+    from strata.engine.session import OnProgress, Tokens
     from strata.model_spec import ModelSpec
-
-# All tokens so far -> which may come next ([V] bool or packed 32-bit words), or None for any.
-Allow = Callable[[Sequence[int]], "Mask | None"]
 
 
 class Engine:
@@ -149,7 +146,7 @@ class Engine:
             prompt=token_ids,
             max_tokens=self._room(len(token_ids), sampling.max_tokens),
             end_ids=frozenset() if sampling.ignore_eos else text.end_ids,
-            pick=_picker(sampling, allow),
+            picks=picks_of(sampling, allow, self._turn.conversation.picker),
             text=text.new_answer(sampling.stop),
             propose=propose,
             on_progress=on_progress,
@@ -233,11 +230,3 @@ class Engine:
                 f"  Try: --context {num_prompt + wanted}, a shorter prompt, or fewer tokens."
             )
         return min(DEFAULT_MAX_TOKENS, room) if max_tokens is None else max_tokens
-
-
-def _picker(sampling: SamplingParams, allow: Allow | None) -> Pick:
-    def pick(logits: Logits, history: Sequence[int]) -> Sampled:
-        mask = None if allow is None else allow(history)
-        return sample(logits, sampling, history, len(history), mask)
-
-    return pick

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from strata.engine.request import Completion, FinishReason, Timings, TokenEvent
-from strata.engine.step import DraftCounts, Pick, Propose, advance, propose_nothing
+from strata.engine.step import DraftCounts, Propose, advance, propose_nothing
 from strata.errors import EngineStopped, RequestError, StrataError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from strata.engine.conversation import Conversation
+    from strata.engine.picks import Picks
     from strata.engine.sampler import Sampled
     from strata.engine.session import OnProgress, Tokens
 
@@ -44,7 +45,7 @@ class Request:
     prompt: Tokens  # [N] int32
     max_tokens: int
     end_ids: frozenset[int]  # empty to ignore end tokens
-    pick: Pick
+    picks: Picks
     text: AnswerText
     propose: Propose = propose_nothing
     on_progress: OnProgress | None = None
@@ -256,7 +257,7 @@ class Generation(Iterator[TokenEvent]):
             yield self._last_event(progress, FinishReason.CANCELLED)
             return
         tokens: list[int] = request.prompt.tolist()
-        picked = [request.pick(logits, tokens)]
+        picked = [request.picks.after(logits, tokens)]
         while True:
             # A draft may reach past the wanted length.
             picked = picked[: request.max_tokens - progress.num_generated]
@@ -272,7 +273,7 @@ class Generation(Iterator[TokenEvent]):
                 conversation,
                 tokens,
                 propose=request.propose,
-                pick=request.pick,
+                picks=request.picks,
                 counts=progress.drafts,
             )
 

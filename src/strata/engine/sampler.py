@@ -19,7 +19,14 @@ from strata.engine.philox import uniform
 from strata.engine.sampling_params import SamplingParams
 from strata.errors import RequestError, SettingsError
 
-__all__ = ["Sampled", "SamplingParams", "sample", "select_top"]
+__all__ = [
+    "Sampled",
+    "SamplingParams",
+    "allowed_tokens",
+    "nothing_allowed",
+    "sample",
+    "select_top",
+]
 
 Logits = npt.NDArray[np.float32]  # [V]
 Mask = npt.NDArray[np.bool_] | npt.NDArray[np.integer]
@@ -64,12 +71,12 @@ def sample(
     """
     _check_logits(logits, position)
     if mask is not None:
-        logits = np.where(_unpack(mask, len(logits)), logits, _MASKED)
+        logits = np.where(allowed_tokens(mask, len(logits)), logits, _MASKED)
     penalised = _penalise(logits, params, history) if params.has_penalties else logits
     if params.is_greedy:
         picked = int(np.argmax(penalised))
         if penalised[picked] == _MASKED:
-            raise _nothing_allowed(position)
+            raise nothing_allowed(position)
     else:
         picked = _draw(penalised, params, position)
     if params.logprobs is None:
@@ -112,7 +119,8 @@ def _check_logits(logits: Logits, position: int) -> None:
         )
 
 
-def _unpack(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
+def allowed_tokens(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
+    """A mask as [V] bool."""
     allowed: npt.NDArray[np.bool_]
     if mask.dtype == np.bool_:
         allowed = mask.view(np.bool_)
@@ -147,7 +155,7 @@ def _draw(logits: Logits, params: SamplingParams, position: int) -> int:
         raise SettingsError("a draw needs a seed.\n  Try: SamplingParams.with_seed().")
     ids = select_top(logits, params.num_candidates).tolist()
     if not ids:
-        raise _nothing_allowed(position)
+        raise nothing_allowed(position)
     values: list[float] = logits[ids].tolist()
     values = values[: _num_kept(values, params)]
     weights = _weights(values, params.temperature)
@@ -186,7 +194,8 @@ def _with_logprobs(picked: int, logits: Logits, num: int) -> Sampled:
     return Sampled(picked, float(logits[picked]) - norm, top)
 
 
-def _nothing_allowed(position: int) -> RequestError:
+def nothing_allowed(position: int) -> RequestError:
+    """The error of a place where no token may come."""
     return RequestError(
         f"no token is allowed at position {position}: the mask or the model rules out all.\n"
         "  Try: loosen the required output format."

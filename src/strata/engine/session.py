@@ -6,17 +6,19 @@ file; ``engine.build`` joins the two; the tests implement them with a fake of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from strata.engine.sampling_params import SamplingParams
     from strata.model_spec import ModelSpec
 
 Tokens = NDArray[np.int32]
 Logits = NDArray[np.float32]
+Words = NDArray[np.uint32]  # allowed tokens, lowest bit first
 OnProgress = Callable[[int, int], None]  # (tokens read so far, tokens to read)
 ShouldStop = Callable[[], bool]
 
@@ -52,6 +54,27 @@ class Drafter(Protocol):
         """
 
 
+class Picker(Protocol):
+    """Picks tokens where a session's logits are, by the rules of ``engine.sampler``."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V; a mask has ceil(V / 32) words."""
+
+    def begin(self, options: SamplingParams, tokens: Sequence[int], /) -> None:
+        """A request begins: its options, and the tokens in the session."""
+
+    def decode(self, window: Tokens, masks: Sequence[Words | None] | None = None, /) -> list[int]:
+        """As ``Session.decode``, but gives the token picked after each row.
+
+        The window is then open like any other. -1 stands where no token is allowed.
+
+        Args:
+            window: [rows] int32.
+            masks: allowed tokens behind each row, None for any.
+        """
+
+
 class Session(Protocol):
     """One conversation's state on one device. Used by one thread at a time.
 
@@ -78,6 +101,10 @@ class Session(Protocol):
     @property
     def drafter(self) -> Drafter | None:
         """The draft layer, or None where the model has none loaded."""
+
+    @property
+    def picker(self) -> Picker | None:
+        """Picks tokens on the device; None where the host picks from logits."""
 
     def prefill(
         self,

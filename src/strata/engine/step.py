@@ -1,7 +1,7 @@
 """One step of an answer: a window of 1 to 8 rows through the model, and what of it is kept.
 
-Owns the verify rule. A row's own pick decides: a draft is kept when it equals the token that would
-have been picked without it, so drafts change the speed and never the text.
+A row's own pick decides: a draft is kept when it equals the token that would have been picked
+without it, so drafts change the speed and never the text. Who picks is ``engine.picks``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from strata.engine.session import MAX_WINDOW_ROWS
 
 if TYPE_CHECKING:
     from strata.engine.conversation import Conversation
+    from strata.engine.picks import Picks
     from strata.engine.sampler import Sampled
-    from strata.engine.session import Drafter, Logits
+    from strata.engine.session import Drafter
 
-# (logits [V], all tokens before the one to pick) -> the token picked
-Pick = Callable[["Logits", Sequence[int]], "Sampled"]
 # (all tokens so far, most drafts wanted) -> proposed next tokens
 Propose = Callable[[Sequence[int], int], Sequence[int]]
 
@@ -63,7 +62,7 @@ def advance(
     tokens: list[int],
     *,
     propose: Propose,
-    pick: Pick,
+    picks: Picks,
     counts: DraftCounts,
 ) -> list[Sampled]:
     """The tokens that follow ``tokens``, at least one; the last is not in the session yet.
@@ -73,22 +72,14 @@ def advance(
             and every token returned but the last.
         tokens: prompt and answer so far. Not modified.
         propose: source of drafts.
-        pick: picks a token; it is asked for one row after the other, in order.
+        picks: runs the window and says what its rows pick.
         counts: the window is added.
     """
     # The window must fit the context; drafts are the part that can be left out.
     room = min(MAX_WINDOW_ROWS, conversation.capacity - conversation.position)
     drafts = list(propose(tokens, room - 1))[: room - 1] if room > 1 else []
     window = np.array([tokens[-1], *drafts], dtype=np.int32)
-    logits = conversation.decode(window)
-    history = list(tokens)
-    picked: list[Sampled] = []
-    for row in range(len(window)):
-        token = pick(logits[row], history)
-        picked.append(token)
-        history.append(token.id)
-        if row + 1 == len(window) or window[row + 1] != token.id:
-            break
+    picked = picks.of_window(conversation, window, tokens)
     conversation.commit(window, len(picked))
     counts.add(len(drafts), len(picked) - 1)
     return picked

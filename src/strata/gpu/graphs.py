@@ -31,7 +31,7 @@ class WindowRunner:
         self._is_card = buffers.rows.is_cuda
 
     def run(self, shape: WindowShape) -> None:
-        """From ``host_inputs`` to ``host_flags`` and, if wanted, ``host_logits``; waits."""
+        """From ``host_inputs`` to ``host_flags`` and logits or picks, if wanted; waits."""
         self.launch(shape)
         if self._is_card:
             torch.cuda.current_stream().synchronize()
@@ -63,7 +63,7 @@ class WindowRunner:
         inputs[:size].copy_(buffers.host_inputs[:size], non_blocking=True)
         self._window.launch(shape)
         buffers.host_flags.copy_(buffers.tensors["flags"], non_blocking=True)
-        if shape.has_head:
+        if shape.has_head and shape.choice is None:
             rows = slice(shape.num_rows)
             buffers.host_logits[rows].copy_(buffers.tensors["logits"][rows], non_blocking=True)
 

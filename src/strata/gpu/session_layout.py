@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strata.errors import PlanError
+from strata.gpu.sampler_layout import sampler_shapes
 from strata.gpu.shapes import Shape, Shapes
 from strata.model_spec import LayerKind
 from strata.session_rules import MAX_WINDOW_ROWS
@@ -128,6 +129,7 @@ def window_shapes(
     shapes = {name: Shape((n, size)) for name, size in rows.items()}
     shapes["expert_ids"] = Shape((n, spec.top_k), "int32")
     shapes["shared_ids"] = Shape((n, 1), "int32")
+    shapes |= sampler_shapes(spec.vocab_size, capacity)
     shapes |= expert_shapes("experts", n * spec.top_k, hidden, spec.expert_size)
     shapes |= expert_shapes("shared", n, hidden, spec.shared_expert_size)
     # A row each, so that all are aligned alike and one machine code serves every layer.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from strata.gpu.expert_slots import ExpertSlots
     from strata.gpu.kernels.experts import ExpertRows
     from strata.gpu.kernels.quantize import Codes
+    from strata.gpu.sampler import Choice, Sampler
     from strata.gpu.state import SessionState
     from strata.gpu.weights import (
         HcWeights,
@@ -55,11 +56,13 @@ class WindowShape:
         num_rows: 1 to 8.
         has_head: logits are wanted.
         has_selection: a row sees more complete blocks than it may attend to.
+        choice: how tokens are picked on the card; None where the host wants the logits.
     """
 
     num_rows: int
     has_head: bool
     has_selection: bool
+    choice: Choice | None = None
 
 
 class Window:
@@ -71,6 +74,7 @@ class Window:
         state: of the conversation.
         buffers: of a window.
         capacity: tokens of the conversation.
+        sampler: picks tokens in windows that have a choice.
     """
 
     def __init__(
@@ -80,12 +84,14 @@ class Window:
         state: SessionState,
         buffers: WindowBuffers,
         capacity: int,
+        sampler: Sampler,
     ) -> None:
         self._spec = spec
         self._weights = weights
         self._state = state
         self._buffers = buffers
         self._capacity = capacity
+        self._sampler = sampler
         flags = buffers.tensors["flags"]
         self._flags = [row[:1] for row in flags]
         # What reads the streams after each layer's last write; None where the memory changes them.
@@ -104,7 +110,10 @@ class Window:
             final, head = self._weights.final, self._weights.head
             bad = self._flags[-1]
             self._read(final, n, bad, has_codes=head.has_codes)
-            self._products(head, self._rows("x", n), n, self._rows("logits", n))
+            logits = self._rows("logits", n)
+            self._products(head, self._rows("x", n), n, logits)
+            if shape.choice is not None:
+                self._sampler.launch(shape.choice, logits, buffers.position, bad)
 
     def head(self, normed: Tensor) -> None:
         """Row 0 of the logits from one row [S * D], normed for the read before the head."""

@@ -69,6 +69,24 @@ def num_blocks(vocab_size: int) -> int:
     return -(-vocab_size // _BLOCK.value)
 
 
+def note_tokens(window: Tensor, position: Tensor, tokens: Tensor) -> None:
+    """tokens[position + n] = window[n]: the rows' ids become history.
+
+    Args:
+        window: [N] int32, N <= 8.
+        position: [1] int64, position of row 0.
+        tokens: [capacity] int32.
+    """
+    _note_kernel[(1,)](window, position, tokens, len(window), TILE=8, num_warps=1, **LAUNCH)
+
+
+@triton.jit
+def _note_kernel(window_ptr, position_ptr, tokens_ptr, num_rows, TILE: tl.constexpr):
+    offs = tl.arange(0, TILE)
+    ids = tl.load(window_ptr + offs, offs < num_rows, 0)
+    tl.store(tokens_ptr + tl.load(position_ptr) + offs, ids, offs < num_rows)
+
+
 def sample(
     logits: Tensor,
     options: SamplingOptions,
