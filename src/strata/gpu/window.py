@@ -10,19 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strata.gpu.float_matrix import FloatMatrix
-from strata.gpu.kernels import experts
 from strata.gpu.kernels.attention import Parts, Selection, attend
-from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.gated_delta import GdnMemory, gdn_window
-from strata.gpu.kernels.hyper_connections import ExpertOutputs, write_and_norm
+from strata.gpu.kernels.hyper_connections import write_and_norm
 from strata.gpu.kernels.indexer import score_blocks, select_blocks
 from strata.gpu.kernels.ngram_memory import add_memory
-from strata.gpu.kernels.product import product
 from strata.gpu.kernels.qsa_append import IndexInputs, RopeTable, append
 from strata.gpu.kernels.quantize import quantize
-from strata.gpu.kernels.router import route
-from strata.gpu.kernels.stream_read import read_streams
+from strata.gpu.launches import Launches
 from strata.gpu.state import QsaMemory
 from strata.gpu.weights import GdnWeights
 from strata.model_spec import Gate
@@ -31,17 +26,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from strata.gpu.buffers import WindowBuffers
-    from strata.gpu.expert_slots import ExpertSlots
-    from strata.gpu.kernels.experts import ExpertRows
-    from strata.gpu.kernels.quantize import Codes
     from strata.gpu.sampler import Choice, Sampler
     from strata.gpu.state import SessionState
     from strata.gpu.weights import (
         HcWeights,
         LayerWeights,
-        Matrices,
         ModelWeights,
-        MoeWeights,
         PleWeights,
         QsaWeights,
     )
@@ -65,7 +55,7 @@ class WindowShape:
     choice: Choice | None = None
 
 
-class Window:
+class Window(Launches):
     """A model, a conversation's state and the buffers between them.
 
     Args:
@@ -86,10 +76,9 @@ class Window:
         capacity: int,
         sampler: Sampler,
     ) -> None:
-        self._spec = spec
+        super().__init__(spec, buffers)
         self._weights = weights
         self._state = state
-        self._buffers = buffers
         self._capacity = capacity
         self._sampler = sampler
         flags = buffers.tensors["flags"]
@@ -159,19 +148,6 @@ class Window:
             codes = self._codes_for(following.down_inject, xn, n)
             write_and_norm(streams, outputs, inject, following.norm, eps, xn, codes, bad)
 
-    def _read(self, hc: HcWeights, n: int, bad: Tensor, *, has_codes: bool) -> Tensor | None:
-        """``x`` from ``xn``, with codes if wanted; gives the injection's products, if any."""
-        xn, low, x = self._rows("xn", n), self._rows("low", n), self._rows("x", n)
-        both = self._rows("low_inject", n)
-        self._products(hc.down_inject, xn, n, both)
-        columns = hc.down_inject.columns
-        up = hc.up.launches[0][0]
-        read_streams(
-            both[:, slice(*columns[0])], up, xn, self._codes_for(hc.up, low, n) or low, x,
-            self._codes(x, n) if has_codes else None, bad,
-        )  # fmt: skip
-        return both[:, slice(*columns[1])] if len(columns) > 1 else None
-
     def _gdn(self, weights: GdnWeights, memory: object, n: int, bad: Tensor) -> None:
         """``out`` from ``x``; with no rows, only the pending ones are stepped in."""
         assert isinstance(memory, GdnMemory)  # noqa: S101 - built from the same list
@@ -234,16 +210,6 @@ class Window:
         )  # fmt: skip
         self._close(weights.out, mixed, n, spec.head_dim, bad)
 
-    def _tail_codes(self, out: Matrices, mixed: Tensor, n: int, head_width: int) -> Codes | None:
-        """Codes that a mixer makes itself: a head must be whole blocks of them."""
-        return self._codes_for(out, mixed, n) if head_width % 32 == 0 else None
-
-    def _close(self, out: Matrices, mixed: Tensor, n: int, head_width: int, bad: Tensor) -> None:
-        """The mixer's last product, into ``out``."""
-        if out.has_codes and head_width % 32:
-            quantize(mixed, self._codes(mixed, n), bad)
-        self._products(out, mixed, n, self._rows("out", n))
-
     def _ple(self, weights: PleWeights, n: int, bad: Tensor) -> None:
         """Adds the n-gram memory to the streams."""
         ring = self._state.ple_ring
@@ -259,53 +225,3 @@ class Window:
             self._streams(n), key, value, weights.constants, ring, self._buffers.position,
             self._spec.rms_eps, self._rows("ple_gated", n), self._rows("ple_inputs", n),
         )  # fmt: skip
-
-    def _moe(self, weights: MoeWeights, n: int, bad: Tensor) -> ExpertOutputs:
-        """Outputs of the chosen experts and of the shared one, not yet added up."""
-        spec, buffers = self._spec, self._buffers
-        x, routed = self._rows("x", n), self._rows("routed", n)
-        self._products(weights.routers, x, n, routed)
-        logits, shared_logits = (routed[:, slice(*columns)] for columns in weights.routers.columns)
-        ids, topk_weights = self._rows("expert_ids", n), self._rows("topk_weights", n)
-        shared_weight = self._rows("shared_weight", n).view(n)
-        route(
-            logits, shared_logits, spec.expert_weights_scale, ids, topk_weights, shared_weight, bad
-        )
-        codes = self._codes(x, n)
-        self._experts(weights.experts, codes, ids, buffers.experts, bad)
-        self._experts(weights.shared, codes, self._rows("shared_ids", n), buffers.shared, bad)
-        outputs = buffers.experts.y[: n * spec.top_k].view(n, spec.top_k, spec.hidden_size)
-        return ExpertOutputs(outputs, topk_weights, buffers.shared.y[:n], shared_weight)
-
-    @staticmethod
-    def _experts(
-        slots: ExpertSlots, codes: Codes, ids: Tensor, rows: ExpertRows, bad: Tensor
-    ) -> None:
-        experts.gate_up(slots, codes, ids, rows)
-        experts.gate(slots, ids, rows, bad)
-        experts.down(slots, ids, rows)
-
-    def _products(self, matrices: Matrices, x: Tensor, n: int, out: Tensor) -> None:
-        """All products of ``x``, whose codes have been made if the matrices read any."""
-        for matrix, column in matrices.launches:
-            columns = out[:, column : column + matrix.num_rows]
-            if isinstance(matrix, FloatMatrix):
-                float_product(matrix, x, columns)
-            else:
-                product(matrix, self._codes(x, n), columns)
-
-    def _codes_for(self, matrices: Matrices, x: Tensor, n: int) -> Codes | None:
-        return self._codes(x, n) if matrices.has_codes else None
-
-    def _codes(self, x: Tensor, n: int) -> Codes:
-        return self._buffers.codes_of(x.shape[-1], n)
-
-    def _rows(self, name: str, n: int) -> Tensor:
-        return self._buffers.tensors[name][:n]
-
-    def _streams(self, n: int) -> Tensor:
-        spec = self._spec
-        return self._rows("streams", n).view(n, spec.num_streams, spec.hidden_size)
-
-    def _mixed(self, n: int, width: int) -> Tensor:
-        return self._buffers.tensors["mixed"].view(-1)[: n * width].view(n, width)
