@@ -1,10 +1,11 @@
-"""``strata bench``: speed, memory and bandwidth of one model here, alone or against llama.cpp."""
+"""``strata bench``: speed, memory and bandwidth of one model here, alone or against llama.cpp.
 
-import itertools
-import json
+On the processor; what is measured on a card is ``engine.bench_card``, printed by ``bench_card``.
+"""
+
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from strata import __version__
+from strata.cli.bench_card import print_card
+from strata.cli.bench_files import refuse_unwritable, write_report
+from strata.cli.bench_wanted import Plan, Wanted, sizes_of
 from strata.cli.console import Bar, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.engine.accounting import TokenBytes, token_bytes
@@ -20,18 +24,23 @@ from strata.engine.bench import (
     Measurement,
     Medians,
     busy_share,
+    draft_counts,
     measure,
     peak_memory_bytes,
-    random_prompt,
 )
-from strata.engine.build import machine_bandwidth, model_path, num_threads, open_parts
+from strata.engine.bench_card import CardPlan, measure_card
+from strata.engine.bench_prompt import prompts
+from strata.engine.build import machine_bandwidth, model_path, num_threads, open_parts, text_of
+from strata.engine.card import is_card_likely, probe_of
 from strata.engine.comparison import Comparison, RivalBuild, compare, rival_builds
 from strata.engine.model_file import open_file
+from strata.engine.parts import Parts
+from strata.engine.provenance import provenance
+from strata.engine.session import Tokens
 from strata.errors import SettingsError
 from strata.settings import Settings
 from strata.units import format_bytes, format_rate
 
-SEED = 20261127
 PROBE_S = 0.5
 # A machine at rest does something now and then.
 MOST_BUSY_SHARE = 0.1
@@ -40,21 +49,31 @@ RIVALS = ("llama.cpp",)
 MOST_KL = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured."""
-
-    prompt_tokens: int
-    decode_tokens: int
-    rounds: int
-
-
 @with_settings(*ENGINE_SETTINGS)
 def command(
     settings: Settings,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the prompt. Default: 512.")
+    ] = None,
     decode_tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded after it.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 3,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take the prompt from this text. Default: random tokens; with --draft, the "
+            "sources of this package."
+        ),
+    ] = None,
+    prompts_wanted: Annotated[
+        str | None,
+        typer.Option("--prompts", help="On a card: lengths of prompts, as in 512,4096."),
+    ] = None,
+    contexts_wanted: Annotated[
+        str | None,
+        typer.Option(
+            "--contexts", help="On a card: where windows are measured, as in 4096,131072."
+        ),
+    ] = None,
     json_out: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file.")
     ] = None,
@@ -71,7 +90,21 @@ def command(
         raise SettingsError(f"cannot measure against {against!r}.\n  Try: --against {RIVALS[0]}")
     if rival_python is not None and against is None:
         raise SettingsError("--rival-python needs a rival.\n  Try: --against llama.cpp")
-    plan = Plan(prompt_tokens, decode_tokens, rounds)
+    wanted = Wanted(
+        prompt_tokens,
+        decode_tokens,
+        rounds,
+        text,
+        sizes_of("--prompts", prompts_wanted),
+        sizes_of("--contexts", contexts_wanted),
+    )
+    if (wanted.prompts or wanted.contexts) and (settings.device == "cpu" or against is not None):
+        raise SettingsError(
+            "--prompts and --contexts are measured on a card alone.\n"
+            "  Try: --device cuda without --against, or --prompt-tokens."
+        )
+    if json_out is not None:
+        refuse_unwritable(json_out)
     console = Console(highlight=False, soft_wrap=True)
     busy = busy_share(PROBE_S)
     if busy is not None and busy > MOST_BUSY_SHARE:
@@ -79,39 +112,89 @@ def command(
         say(f"note: {share} of the processors were busy before the start; the figures suffer.")
     with notices_on_stderr():
         if against is None:
-            report = _bench_alone(settings, plan, console)
+            report = _bench_alone(settings, wanted, console)
         else:
             builds = rival_builds(None if rival_python is None else str(rival_python))
-            report = _bench_against(settings, plan, console, builds)
+            report = _bench_against(settings, wanted, console, builds)
     report["busy_share_before"] = busy
+    report |= provenance()
     if json_out is not None:
-        json_out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_report(json_out, report)
 
 
-def _bench_alone(settings: Settings, plan: Plan, console: Console) -> dict[str, Any]:
-    path, per_token, vocab_size = _file_facts(settings, plan)
-    threads = num_threads(settings)
+def _bench_alone(settings: Settings, wanted: Wanted, console: Console) -> dict[str, Any]:
+    is_card = settings.device == "cuda" or (settings.device == "auto" and is_card_likely())
+    if is_card:
+        # The memory plan must know how long the conversations will be.
+        with open_file(model_path(settings)) as model_file:
+            card_plan = wanted.card_plan(model_file.spec.context_len)
+        settings = replace(settings, context_len=card_plan.capacity)
     with Bar("loading") as loading:
         parts = open_parts(settings, on_progress=loading)
     try:
-        session = parts.model.new_session(plan.prompt_tokens + plan.decode_tokens)
-        prompt = random_prompt(vocab_size, plan.prompt_tokens, SEED)
-        measured: list[Measurement] = []
-        # The first round pays for page faults and clock speed; it is not counted.
-        for number in range(plan.rounds + 1):
-            label = "warming up" if number == 0 else f"round {number} of {plan.rounds}"
-            with Bar(label) as bar:
-                measured.append(
-                    measure(
-                        session,
-                        prompt,
-                        plan.decode_tokens,
-                        draft_tokens=settings.draft_tokens,
-                        on_progress=bar,
-                    )
-                )
+        if parts.device == "cuda":
+            return _bench_card(settings, wanted, card_plan, parts, console)
+        return _bench_processor(settings, wanted, parts, console)
     finally:
         parts.close()
+
+
+def _bench_card(
+    settings: Settings, wanted: Wanted, plan: CardPlan, parts: Parts, console: Console
+) -> dict[str, Any]:
+    path, per_token, _ = _file_facts(settings, plan.contexts[0])
+    session = parts.model.new_session(plan.capacity)
+    with Bar("measuring") as bar:
+        report = measure_card(
+            session,
+            probe_of(parts.model),
+            plan,
+            _prompts(settings, wanted, parts),
+            draft_tokens=settings.draft_tokens,
+            on_progress=bar,
+        )
+    console.print(f"{path}, on a card", markup=False)
+    print_card(console, report)
+    return {
+        "strata": __version__,
+        "model": str(path),
+        "settings": _told(settings),
+        "bytes_per_token": per_token.total,
+        **report.as_dict(),
+    }
+
+
+def _told(settings: Settings) -> dict[str, object]:
+    return {name: str(value) for name, value in asdict(settings).items() if value is not None}
+
+
+def _prompts(settings: Settings, wanted: Wanted, parts: Parts) -> Callable[[int], Tokens]:
+    is_text = settings.draft_tokens > 0
+    return prompts(parts.text, parts.vocab_size, file=wanted.text, is_text=is_text)
+
+
+def _bench_processor(
+    settings: Settings, wanted: Wanted, parts: Parts, console: Console
+) -> dict[str, Any]:
+    plan = wanted.plan
+    path, per_token, _ = _file_facts(settings, plan.prompt_tokens + plan.decode_tokens // 2)
+    threads = num_threads(settings)
+    prompt = _prompts(settings, wanted, parts)(plan.prompt_tokens)
+    session = parts.model.new_session(plan.prompt_tokens + plan.decode_tokens)
+    measured: list[Measurement] = []
+    # The first round pays for page faults and clock speed; it is not counted.
+    for number in range(plan.rounds + 1):
+        label = "warming up" if number == 0 else f"round {number} of {plan.rounds}"
+        with Bar(label) as bar:
+            measured.append(
+                measure(
+                    session,
+                    prompt,
+                    plan.decode_tokens,
+                    draft_tokens=settings.draft_tokens,
+                    on_progress=bar,
+                )
+            )
     # Before the probe of the bandwidth, whose buffer would be the peak of a small model.
     peak_bytes = peak_memory_bytes()
     bandwidth = machine_bandwidth(threads)
@@ -122,12 +205,17 @@ def _bench_alone(settings: Settings, plan: Plan, console: Console) -> dict[str, 
 
 
 def _bench_against(
-    settings: Settings, plan: Plan, console: Console, builds: Sequence[RivalBuild]
+    settings: Settings, wanted: Wanted, console: Console, builds: Sequence[RivalBuild]
 ) -> dict[str, Any]:
-    path, per_token, vocab_size = _file_facts(settings, plan)
+    plan = wanted.plan
+    position = plan.prompt_tokens + plan.decode_tokens // 2
+    path, per_token, vocab_size = _file_facts(settings, position)
     threads = num_threads(settings)
     bandwidth = machine_bandwidth(threads)
-    prompt = random_prompt(vocab_size, plan.prompt_tokens, SEED)
+    with open_file(path) as model_file:
+        prompt = prompts(
+            text_of(model_file), vocab_size, file=wanted.text, is_text=settings.draft_tokens > 0
+        )(plan.prompt_tokens)
     with Bar("measuring both engines") as bar:
         comparison = compare(
             path,
@@ -157,10 +245,9 @@ def _bench_against(
     return report
 
 
-def _file_facts(settings: Settings, plan: Plan) -> tuple[Path, TokenBytes, int]:
-    """First file of the model, bytes read per token, size of the vocabulary."""
+def _file_facts(settings: Settings, position: int) -> tuple[Path, TokenBytes, int]:
+    """First file of the model, bytes the token at ``position`` reads, size of the vocabulary."""
     with open_file(model_path(settings)) as model_file:
-        position = plan.prompt_tokens + plan.decode_tokens // 2
         per_token = token_bytes(
             model_file.index, model_file.spec, position=position, kv_format=settings.kv_format
         )
@@ -189,23 +276,8 @@ def _report(
         "bandwidth_bytes_per_s": bandwidth,
         "bandwidth_share": medians.decode_tokens_per_s * per_token.total / bandwidth,
         "measured": [item.as_dict() for item in rounds],
-        "drafts": _drafts(rounds),
+        "drafts": draft_counts(rounds),
     }
-
-
-def _drafts(rounds: Sequence[Measurement]) -> list[dict[str, int]]:
-    """Drafts of all rounds by place in the window, the first draft first."""
-    proposed, accepted = (
-        [sum(counts) for counts in itertools.zip_longest(*of_rounds, fillvalue=0)]
-        for of_rounds in (
-            [item.drafts_proposed for item in rounds],
-            [item.drafts_accepted for item in rounds],
-        )
-    )
-    return [
-        {"proposed": offered, "accepted": kept}
-        for offered, kept in zip(proposed, accepted, strict=True)
-    ]
 
 
 def _print_alone(console: Console, report: dict[str, Any]) -> None:

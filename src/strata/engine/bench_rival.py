@@ -22,6 +22,8 @@ def open_rival(setup: dict[str, Any]) -> Measured:
         context_len=setup["context_len"],
         has_flash_attention=setup["has_flash_attention"],
         kv_format=setup["kv_format"],
+        gpu_layers=setup["gpu_layers"],
+        step_tokens=setup["step_tokens"],
     )
     return (SourceLlamaCpp if setup["library"] == LLAMA_CPP_PYTHON else LlamaCpp)(options)
 

@@ -47,30 +47,33 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         spec = model_file.spec
         if settings.draft_tokens and not spec.num_draft_layers:
             telemetry.notice("draft-layer", "this model has no draft layer; nothing is drafted.")
-        text = _text_of(model_file)
-        model = _load(model_file, settings, on_progress)
+        text = text_of(model_file)
+        model, device = _load(model_file, settings, on_progress)
     return Parts(
         model=model,
         text=text,
         vocab_size=spec.vocab_size,
         context_len=context_len(settings, spec),
         close=model.close,
+        device=device,
     )
 
 
-def _load(model_file: ModelFile, settings: Settings, on_progress: OnProgress | None) -> Model:
-    """The model on the device these settings mean."""
+def _load(
+    model_file: ModelFile, settings: Settings, on_progress: OnProgress | None
+) -> tuple[Model, str]:
+    """The model on the device these settings mean, and that device."""
     index, spec = model_file.index, model_file.spec
     capacity = context_len(settings, spec)
     if settings.device == "cuda":
-        return load_on_card(index, spec, settings, capacity, on_progress)
+        return load_on_card(index, spec, settings, capacity, on_progress), "cuda"
     if settings.device == "auto" and is_card_likely():
         try:
-            return load_on_card(index, spec, settings, capacity, on_progress)
+            return load_on_card(index, spec, settings, capacity, on_progress), "cuda"
         except (DeviceError, PlanError, SettingsError, UnsupportedError) as error:
             reason = str(error).splitlines()[0]
             telemetry.notice("device", f"the processor computes, not the card: {reason}")
-    return load_model(index, spec, settings, on_progress=on_progress)
+    return load_model(index, spec, settings, on_progress=on_progress), "cpu"
 
 
 def model_path(settings: Settings) -> Path:
@@ -104,7 +107,8 @@ def context_len(settings: Settings, spec: ModelSpec) -> int:
     return settings.context_len
 
 
-def _text_of(model_file: ModelFile) -> Text:
+def text_of(model_file: ModelFile) -> Text:
+    """The text side of a file, or one that refuses where the file has no tokenizer."""
     if not model_file.has_tokenizer:
         telemetry.notice("tokenizer", "this model file has no tokenizer; it takes token ids only.")
         return NoText()

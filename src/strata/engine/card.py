@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from strata.errors import DeviceError
 
 if TYPE_CHECKING:
+    from strata.engine.bench_card import Probe
     from strata.engine.session import Model, OnProgress
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
@@ -51,3 +52,12 @@ def load_on_card(
             '  Try: pip install ".[gpu]" in a copy of Strata\'s sources, or --device cpu'
         ) from error
     return load_model(index, spec, settings, capacity, on_progress=on_progress)
+
+
+def probe_of(model: Model) -> Probe:
+    """What measures a model that ``load_on_card`` gave."""
+    from strata.gpu.model import GpuModel
+    from strata.gpu.probe import CardProbe
+
+    assert isinstance(model, GpuModel)  # noqa: S101 - the caller has loaded it on a card
+    return CardProbe(model)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from strata.engine.agreement import Agreement
 from strata.engine.bench_worker import LLAMA_CPP, STRATA, Worker
-from strata.engine.rival import XLLAMACPP
-from strata.engine.rival_source import LLAMA_CPP_PYTHON
+from strata.engine.rival import STEP_TOKENS, XLLAMACPP
+from strata.engine.rival_source import ALL_LAYERS, CARD_STEP_TOKENS, LLAMA_CPP_PYTHON
 from strata.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -135,8 +135,18 @@ def compare(
             context_len=context_len,
             has_flash_attention=has_flash,
             kv_format=settings.kv_format,
+            gpu_layers=ALL_LAYERS if is_card else 0,
+            step_tokens=CARD_STEP_TOKENS if is_card else STEP_TOKENS,
         )
 
+    is_card = settings.device == "cuda"
+    if is_card:
+        builds = [build for build in builds if build.library == LLAMA_CPP_PYTHON]
+        if not builds:
+            raise DeviceError(
+                "no llama.cpp here can use a card.\n"
+                "  Try: --rival-python, a Python whose llama-cpp-python is built with CUDA."
+            )
     seconds: dict[tuple[RivalBuild, bool], float] = {}
     for choice in ((build, has_flash) for build in builds for has_flash in (False, True)):
         with open_rival(*choice) as candidate:

@@ -46,10 +46,14 @@ class Text(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A loaded model, its text side, and the decided size of a conversation."""
+    """A loaded model, its text side, and the decided size of a conversation.
+
+    ``device`` is what computes: "cpu" or "cuda".
+    """
 
     model: Model
     text: Text
     vocab_size: int
     context_len: int
     close: Callable[[], None]
+    device: str = "cpu"

@@ -28,7 +28,12 @@ STEP_TOKENS = 512  # n_batch and n_ubatch; the engine's own default is the same
 
 @dataclass(frozen=True, slots=True)
 class RivalOptions:
-    """How llama.cpp is set up."""
+    """How llama.cpp is set up; the last two are for ``rival_source``, whose build may have CUDA.
+
+    Attributes:
+        gpu_layers: of the model's layers, how many lie on a card.
+        step_tokens: n_batch and n_ubatch.
+    """
 
     model: Path
     vocab_size: int
@@ -36,6 +41,8 @@ class RivalOptions:
     context_len: int
     has_flash_attention: bool
     kv_format: str = "f16"
+    gpu_layers: int = 0
+    step_tokens: int = STEP_TOKENS
 
 
 class LlamaCpp:

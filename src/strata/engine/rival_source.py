@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from strata.engine.bench import Measurement
-from strata.engine.rival import STEP_TOKENS, RivalOptions, features_of
+from strata.engine.rival import RivalOptions, features_of
 from strata.errors import CheckpointError, DeviceError
 
 if TYPE_CHECKING:
     from strata.engine.session import Logits
 
 LLAMA_CPP_PYTHON = "llama_cpp"
+ALL_LAYERS = 9999  # more than any model has
+CARD_STEP_TOKENS = 2048  # prompts on a card are faster with it than with the default
 
 
 class SourceLlamaCpp:
@@ -29,12 +31,13 @@ class SourceLlamaCpp:
         library.llama_backend_init()
         system_info = library.llama_print_system_info().decode()
         self.description = f"llama-cpp-python {library.__version__} ({features_of(system_info)})"
-        self._model = library.llama_model_load_from_file(
-            str(options.model).encode(), library.llama_model_default_params()
-        )
+        self._step_tokens = options.step_tokens
+        model_params = library.llama_model_default_params()
+        model_params.n_gpu_layers = options.gpu_layers
+        self._model = library.llama_model_load_from_file(str(options.model).encode(), model_params)
         params = library.llama_context_default_params()
         params.n_ctx = options.context_len
-        params.n_batch = params.n_ubatch = STEP_TOKENS
+        params.n_batch = params.n_ubatch = options.step_tokens
         params.n_seq_max = 1
         params.n_threads = params.n_threads_batch = options.threads
         params.flash_attn_type = int(options.has_flash_attention)
@@ -74,8 +77,8 @@ class SourceLlamaCpp:
         """Forgets the conversation and reads another; logits [V] of its last token."""
         library = self._library
         library.llama_memory_clear(library.llama_get_memory(self._context), True)
-        for first in range(0, len(prompt), STEP_TOKENS):
-            logits = self._step(prompt[first : first + STEP_TOKENS])
+        for first in range(0, len(prompt), self._step_tokens):
+            logits = self._step(prompt[first : first + self._step_tokens])
         return logits
 
     def _step(self, tokens: list[int]) -> Logits:

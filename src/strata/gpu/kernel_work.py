@@ -26,14 +26,15 @@ from strata.gpu.session_layout import CELL_GROUP, most_selected
 from strata.model_spec import LayerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Sequence
 
-    from strata.gpu.model_layout import ExpertsLayout, ModelLayout
-    from strata.gpu.weight_layout import Launch
+    from strata.gpu.model_layout import ExpertsLayout, HcLayout, ModelLayout
+    from strata.gpu.weight_layout import Bundle
     from strata.model_spec import ModelSpec
 
-PRODUCT = "_product_kernel"
-FLOAT_PRODUCT = "_float_kernel"
+# Of each pair the first takes quantised matrices, the second plain ones.
+PRODUCTS = ("_product_kernel", "_float_kernel")
+READS = ("_read_kernel", "_read_float_kernel")  # up matrices of hyper-connections
 EXPERTS = "_entry_kernel"
 RECURRENCE = "_window_kernel"
 ATTENTION = "_attention_part_kernel"
@@ -68,13 +69,14 @@ def window_work(
         position: tokens before row 0.
         kv_format: "f16" or "int8".
     """
-    launches = [launch for bundle in layout.bundles for launch in bundle.launches]
     kinds = spec.layer_kinds
     num_gdn = sum(kind is LayerKind.GDN for kind in kinds)
     num_qsa = len(kinds) - num_gdn
+    ups = [hc.up for hc in _hcs(layout)]
+    others = [bundle for bundle in layout.bundles if not any(bundle is up for up in ups)]
     work = {
-        PRODUCT: _dense(launch for launch in launches if not launch.is_float).times(num_rows),
-        FLOAT_PRODUCT: Work(sum(launch.num_bytes for launch in launches if launch.is_float)),
+        **_dense(ups, READS, num_rows),
+        **_dense(others, PRODUCTS, num_rows),
         EXPERTS: _experts(layout, spec, num_rows),
         RECURRENCE: Work(num_gdn * _recurrence_bytes(spec)),
         ATTENTION: Work(num_qsa * _cell_bytes(spec, position + num_rows, kv_format)),
@@ -88,21 +90,23 @@ def distinct_experts(num_experts: int, top_k: int, num_rows: int) -> float:
     return num_experts * (1.0 - (1.0 - top_k / num_experts) ** num_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Matrices:
-    num_bytes: int
-    num_weights: int
-
-    def times(self, num_rows: int) -> Work:
-        return Work(self.num_bytes, self.num_weights * num_rows)
+def _hcs(layout: ModelLayout) -> Iterator[HcLayout]:
+    for layer in layout.layers:
+        yield from (layer.hc_attn, layer.hc_ffn)
+    yield layout.final
 
 
-def _dense(launches: Iterable[Launch]) -> _Matrices:
-    found = list(launches)
-    return _Matrices(
-        sum(launch.num_bytes for launch in found),
-        sum(part.num_rows * launch.inner for launch in found for part in launch.parts),
+def _dense(bundles: Sequence[Bundle], kernels: tuple[str, str], num_rows: int) -> dict[str, Work]:
+    """Work of the kernel of quantised matrices, and of that of plain ones."""
+    launches = [launch for bundle in bundles for launch in bundle.launches]
+    quantised = [launch for launch in launches if not launch.is_float]
+    products = num_rows * sum(
+        part.num_rows * launch.inner for launch in quantised for part in launch.parts
     )
+    return {
+        kernels[0]: Work(sum(launch.num_bytes for launch in quantised), products),
+        kernels[1]: Work(sum(launch.num_bytes for launch in launches if launch.is_float)),
+    }
 
 
 def _experts(layout: ModelLayout, spec: ModelSpec, num_rows: int) -> Work:

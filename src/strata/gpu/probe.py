@@ -5,7 +5,7 @@ Owns how a floor becomes seconds. What the floors are is ``kernel_work``; nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from strata.gpu.card_facts import Rates, card_facts, measure_rates
 from strata.gpu.kernel_work import Work, window_work
 from strata.gpu.profile import KernelTime, card_seconds, kernel_times
+from strata.gpu.sampler import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,13 +56,21 @@ class CardProbe:
     def __init__(self, model: GpuModel) -> None:
         self._model = model
         self._rates: Rates | None = None
+        self._peak_bytes = 0  # before the rates were measured
 
     @property
     def rates(self) -> Rates:
-        """The card's ceilings, measured at first use; this takes memory, so ask for that first."""
+        """The card's ceilings, measured at first use. That takes memory, which is not counted."""
         if self._rates is None:
-            self._rates = measure_rates(self._model.device)
+            device = self._model.device
+            self._peak_bytes = torch.cuda.max_memory_allocated(device)
+            self._rates = measure_rates(device)
+            torch.cuda.reset_peak_memory_stats(device)
         return self._rates
+
+    def ceilings(self) -> Mapping[str, float]:
+        """The rates by name."""
+        return asdict(self.rates)
 
     def facts(self) -> Mapping[str, object]:
         """What the card is."""
@@ -72,13 +81,13 @@ class CardProbe:
         free, total = torch.cuda.mem_get_info(self._model.device)
         return {
             "planned": self._model.plan(capacity).total_bytes,
-            "peak": torch.cuda.max_memory_allocated(self._model.device),
+            "peak": max(self._peak_bytes, torch.cuda.max_memory_allocated(self._model.device)),
             "taken_with_driver": total - free,
         }
 
     def window_seconds(self, session: GpuSession, num_rows: int) -> float:
-        """What the card works for one window; the session must be reset afterwards."""
-        return card_seconds(session.relaunch(num_rows), _REPEATS)
+        """What the card works for one greedy window; the session must be reset afterwards."""
+        return card_seconds(session.relaunch(num_rows, Choice.LIKELIEST), _REPEATS)
 
     def window_kernels(self, session: GpuSession, num_rows: int) -> list[KernelCost]:
         """Its kernels, longest first; the session must be reset afterwards."""
@@ -90,7 +99,7 @@ class CardProbe:
             position=position,
             kv_format=self._model.kv_format,
         )
-        times = kernel_times(session.relaunch(num_rows), _PROFILED)
+        times = kernel_times(session.relaunch(num_rows, Choice.LIKELIEST), _PROFILED)
         return [cost_of(time, work.get(time.name), self.rates) for time in times]
 
     def kernels(self, run: Callable[[], object]) -> list[KernelCost]:

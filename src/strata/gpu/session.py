@@ -208,15 +208,16 @@ class GpuSession:
             self._write_header()
             self._runner.prepare(self._shape(num_rows, has_head=True))
 
-    def relaunch(self, num_rows: int) -> Callable[[], None]:
+    def relaunch(self, num_rows: int, choice: Choice | None = None) -> Callable[[], None]:
         """A function that launches a window's work and does not wait, for measuring.
 
         The state is of no use afterwards: ``reset`` or ``restore`` before anything else.
         """
-        self.prepare(num_rows)
+        shape = self._shape(num_rows, has_head=True, choice=choice)
         self._write_header()
+        self._runner.prepare(shape)
         self._is_broken = True
-        return partial(self._runner.launch, self._shape(num_rows, has_head=True))
+        return partial(self._runner.launch, shape)
 
     def _read_chunk(self, chunk: Tokens, following: Tokens | None) -> None:
         """Reads and commits a chunk that has been gathered; meanwhile gathers the one after it."""
