@@ -18,6 +18,7 @@ from strata.gpu.session_layout import (
 )
 from strata.gpu.shapes import Shape, Shapes, total_bytes
 from strata.model_spec import LayerKind
+from strata.session_rules import MAX_WINDOW_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,11 +67,26 @@ def chunk_rows(chunk: int, capacity: int) -> int:
     return min(chunk, -(-capacity // CUT_TOKENS) * CUT_TOKENS)
 
 
-def chunks_of(position: int, num_tokens: int, chunk: int) -> list[int]:
-    """Rows of each chunk; cuts lie at multiples of ``chunk`` in the conversation."""
+def pieces_of(position: int, num_tokens: int, chunk: int) -> list[tuple[int, bool]]:
+    """Rows of each step of a prompt, and whether the step is a decode window.
+
+    Groups of ``CUT_TOKENS`` that the prompt fills are read in chunks, cut at multiples of ``chunk``
+    in the conversation; the rest, at its beginning and end, in windows of 8, 4, 2 and 1 rows: a few
+    rows are no work for a chunk's kernels, and no more kinds of windows than that are compiled. So
+    which way a token takes depends on nothing but whether its group is read as a whole.
+    """
     end = position + num_tokens
-    cuts = [position, *range(position // chunk * chunk + chunk, end, chunk), end]
-    return [after - before for before, after in pairwise(cuts)]
+    first = min(-(-position // CUT_TOKENS) * CUT_TOKENS, end)
+    last = max(end // CUT_TOKENS * CUT_TOKENS, first)
+    cuts = [first, *range(first // chunk * chunk + chunk, last, chunk), last]
+    chunks = [(after - before, False) for before, after in pairwise(cuts) if after > before]
+    return [*_windows(first - position), *chunks, *_windows(end - last)]
+
+
+def _windows(num_rows: int) -> list[tuple[int, bool]]:
+    full, rest = divmod(num_rows, MAX_WINDOW_ROWS)
+    sizes = [MAX_WINDOW_ROWS] * full + [size for size in (4, 2, 1) if rest & size]
+    return [(size, True) for size in sizes]
 
 
 def prompt_shapes(spec: ModelSpec, layout: ModelLayout, capacity: int, chunk: int) -> PromptShapes:

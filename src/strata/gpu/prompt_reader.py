@@ -68,12 +68,21 @@ class PromptReader:
         self._buffers = PromptBuffers(shapes, window_buffers.rows.device)
         self._prompt = Prompt(spec, layout, weights, state, self._buffers, tensors["flags"], rope)
         self._slot = 0
-        self._num_rows = 0
+        self._num_rows = 0  # gathered and not launched
 
     @property
     def num_bytes(self) -> int:
         """Memory on the card."""
         return self._buffers.num_bytes
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a chunk has been gathered that was not launched."""
+        return self._num_rows > 0
+
+    def forget(self) -> None:
+        """Drops what has been gathered and was not launched."""
+        self._num_rows = 0
 
     def gather(self, tokens: Tokens, request: RowRequest | None) -> None:
         """Rows of the chunk that is launched next; waits for the disk, not for the card.
@@ -82,11 +91,11 @@ class PromptReader:
             CheckpointError: a row of the n-gram table could not be read.
         """
         self._slot ^= 1
-        self._num_rows = len(tokens)
         rows = self._buffers.host_rows[self._slot][: len(tokens)].numpy()
         rows[:, : self._hidden_size] = self._embedding.rows(tokens)
         if request is not None:
             rows[:, self._hidden_size :] = request.wait().reshape(len(tokens), -1)
+        self._num_rows = len(tokens)
 
     def launch(self, position: int) -> None:
         """Everything of the chunk gathered last, which follows ``position`` tokens; no waiting.
@@ -96,6 +105,7 @@ class PromptReader:
         buffers = self._window_buffers
         buffers.tensors["flags"].zero_()
         rows = self._buffers.host_rows[self._slot][: self._num_rows]
+        self._num_rows = 0
         self._window.head(self._prompt.launch(rows, position))
         buffers.host_flags.copy_(buffers.tensors["flags"], non_blocking=True)
         buffers.host_logits[:1].copy_(buffers.tensors["logits"][:1], non_blocking=True)

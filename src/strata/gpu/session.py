@@ -1,7 +1,7 @@
 """One conversation on a card: the session protocol of ``engine.session``.
 
-A prompt is read in chunks by kernels of its own; cuts at multiples of 64 give the same bits. The
-launches are those of ``window`` and ``prompt``; what is committed and pending is decided here.
+A prompt is read in chunks by kernels of its own, its ends in windows; cuts at multiples of 64 give
+the same bits. Launches are those of ``window`` and ``prompt``; what is committed is decided here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from strata.errors import StrataError
 from strata.gpu.buffers import input_views, make_buffers
 from strata.gpu.graphs import WindowRunner
 from strata.gpu.memory_plan import buffer_shapes
-from strata.gpu.prompt_layout import CUT_TOKENS, chunks_of, prompt_shapes
+from strata.gpu.prompt_layout import CUT_TOKENS, pieces_of, prompt_shapes
 from strata.gpu.prompt_reader import PromptReader
+from strata.gpu.sampler import GpuPicker, Sampler
 from strata.gpu.state import SessionState, Snapshot
 from strata.gpu.window import Window, WindowShape
 from strata.reference.ngram_memory import ngram_rows
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from strata.formats.ngram_table import RowRequest
     from strata.gpu.model import GpuModel
+    from strata.gpu.sampler import Choice
 
     Tokens = NDArray[np.int32]
     Floats = NDArray[np.float32]
@@ -67,7 +69,9 @@ class GpuSession:
         )
         queries = self._buffers.tensors.get("gdn_queries")
         self._state = SessionState(spec, capacity, model.kv_format, model.device, queries)
-        window = Window(spec, model.weights, self._state, self._buffers, capacity)
+        sampler = Sampler(self._buffers.tensors)
+        self._picker = GpuPicker(sampler, self._decode, spec.vocab_size)
+        window = Window(spec, model.weights, self._state, self._buffers, capacity, sampler)
         self._runner = WindowRunner(window, self._buffers, spec)
         self._chunk = chunk
         self._reader = PromptReader(
@@ -101,6 +105,11 @@ class GpuSession:
         return None
 
     @property
+    def picker(self) -> GpuPicker:
+        """Picks tokens on the card."""
+        return self._picker
+
+    @property
     def num_bytes(self) -> int:
         """Memory on the card."""
         return self._buffers.num_bytes + self._state.num_bytes + self._reader.num_bytes
@@ -126,19 +135,21 @@ class GpuSession:
         """
         tokens = self._checked(tokens)
         self._window = None
-        self._step_pending()
-        chunks = np.split(tokens, np.cumsum(chunks_of(self._position, len(tokens), self._chunk)))
-        chunks.pop()  # behind the last cut there is nothing
-        self._reader.gather(chunks[0], self._request_ngrams(chunks[0]))
+        self._reader.forget()
         read = 0
-        for chunk, following in zip(chunks, [*chunks[1:], None], strict=True):
-            self._read_chunk(chunk, following)
-            read += len(chunk)
+        for num_rows, is_window in pieces_of(self._position, len(tokens), self._chunk):
+            piece, rest = tokens[read : read + num_rows], tokens[read + num_rows :]
+            if is_window:
+                self._run(piece, self._request_ngrams(piece), has_head=True)
+                self._commit(piece)
+            else:
+                self._read_chunk(piece, rest)
+            read += num_rows
             if on_progress is not None:
                 on_progress(read, len(tokens))
-            if following is not None and should_stop is not None and should_stop():
+            if len(rest) and should_stop is not None and should_stop():
                 break
-        logits: Floats = self._logits(1)[0]
+        logits: Floats = self._logits(num_rows if is_window else 1)[-1]
         return logits
 
     def decode(self, tokens: Tokens) -> Floats:
@@ -151,13 +162,8 @@ class GpuSession:
             RequestError: too many rows, or an id that is not in the vocabulary.
             StrataError: the weights gave NaN or infinity.
         """
-        refuse_wide_window(tokens)
-        tokens = self._checked(tokens)
-        self._window = None
-        self._run(tokens, self._request_ngrams(tokens), has_head=True)
-        logits = self._logits(len(tokens))
-        self._window = tokens
-        return logits
+        self._decode(tokens)
+        return self._logits(len(tokens))
 
     def commit(self, num_rows: int) -> None:
         """Accepts the first ``num_rows`` rows of the last window, 0 <= num_rows <= rows."""
@@ -219,14 +225,19 @@ class GpuSession:
         self._is_broken = True
         return partial(self._runner.launch, shape)
 
-    def _read_chunk(self, chunk: Tokens, following: Tokens | None) -> None:
-        """Reads and commits a chunk that has been gathered; meanwhile gathers the one after it."""
+    def _read_chunk(self, chunk: Tokens, rest: Tokens) -> None:
+        """Reads and commits a chunk; meanwhile gathers the rows of the one that follows it."""
+        if not self._reader.has_rows:
+            self._step_pending()
+            self._reader.gather(chunk, self._request_ngrams(chunk))
+        # The next chunk begins at a multiple of the chunk, if there is one.
+        following = rest[: min(self._chunk, len(rest) // CUT_TOKENS * CUT_TOKENS)]
         failure, coming = None, None
-        if following is not None:
+        if len(following):
             coming = self._request_ngrams(following, after=chunk)
         with self._changing():
             self._reader.launch(self._position)
-            if following is not None:
+            if len(following):
                 try:
                     self._reader.gather(following, coming)
                 except StrataError as error:
@@ -246,7 +257,22 @@ class GpuSession:
                 self._runner.step_pending()
                 self._num_pending = 0
 
-    def _run(self, tokens: Tokens, request: RowRequest | None, *, has_head: bool) -> None:
+    def _decode(self, tokens: Tokens, choice: Choice | None = None) -> None:
+        """Computes a window that is then open."""
+        refuse_wide_window(tokens)
+        tokens = self._checked(tokens)
+        self._window = None
+        self._run(tokens, self._request_ngrams(tokens), has_head=True, choice=choice)
+        self._window = tokens
+
+    def _run(
+        self,
+        tokens: Tokens,
+        request: RowRequest | None,
+        *,
+        has_head: bool,
+        choice: Choice | None = None,
+    ) -> None:
         """Computes a window; afterwards no row is pending."""
         num_rows, hidden = len(tokens), self._spec.hidden_size
         self._host_rows[:num_rows, :hidden] = self._model.weights.embedding.rows(tokens)
@@ -254,7 +280,7 @@ class GpuSession:
             self._host_rows[:num_rows, hidden:] = request.wait().reshape(num_rows, -1)
         self._write_header()
         with self._changing():
-            self._runner.run(self._shape(num_rows, has_head=has_head))
+            self._runner.run(self._shape(num_rows, has_head=has_head, choice=choice))
             self._num_pending = 0
         self._refuse_bad_flags()
 
@@ -265,11 +291,11 @@ class GpuSession:
             where = f"layer {layer}" if layer < self._spec.num_layers else "the output head"
             raise not_finite(f"{where} gave NaN or infinity near position {self._position}")
 
-    def _shape(self, num_rows: int, *, has_head: bool) -> WindowShape:
+    def _shape(self, num_rows: int, *, has_head: bool, choice: Choice | None = None) -> WindowShape:
         # Until then every cell is taken, and there is nothing to choose.
         blocks = (self._position + num_rows) // self._spec.index_block
         has_selection = blocks > self._spec.index_budget // self._spec.index_block
-        return WindowShape(num_rows, has_head, has_selection)
+        return WindowShape(num_rows, has_head, has_selection, choice)
 
     def _write_header(self) -> None:
         self._host_position[0] = self._position

@@ -17,7 +17,7 @@ from strata.gpu.kernels.grouped_product import EXPERT_TILING
 from strata.gpu.memory_plan import MemoryPlan, Wishes, session_bytes, with_fitting_chunk
 from strata.gpu.model_layout import model_layout
 from strata.gpu.packing_fields import BLOCK_FORMATS
-from strata.gpu.prompt_layout import chunk_rows, chunks_of, expanded_bytes, prompt_shapes
+from strata.gpu.prompt_layout import chunk_rows, expanded_bytes, pieces_of, prompt_shapes
 from strata.units import GiB, MiB
 
 
@@ -68,11 +68,30 @@ def test_a_chunk_is_halved_until_the_plan_fits(coder) -> None:
     assert with_fitting_chunk(plan, layout, spec, 0).wishes.chunk == 256
 
 
-def test_cuts_lie_at_multiples_of_the_chunk() -> None:
+def test_whole_groups_are_read_in_chunks_and_the_rest_in_windows() -> None:
     for position, count, chunk in itertools.product(range(0, 200, 7), range(1, 300, 11), (64, 128)):
-        rows = chunks_of(position, count, chunk)
-        assert sum(rows) == count
-        assert all(0 < n <= chunk for n in rows)
-        ends = list(itertools.accumulate(rows, initial=position))[1:-1]
-        assert all(end % chunk == 0 for end in ends)
-        assert len(ends) == (position + count - 1) // chunk - position // chunk
+        pieces = pieces_of(position, count, chunk)
+        assert sum(rows for rows, _ in pieces) == count
+        way = {}
+        at = position
+        for rows, is_window in pieces:
+            assert rows in (1, 2, 4, 8) if is_window else rows % 64 == 0 and rows <= chunk
+            if not is_window:
+                assert at // chunk == (at + rows - 1) // chunk
+            way |= dict.fromkeys(range(at, at + rows), is_window)
+            at += rows
+        for token, is_window in way.items():
+            group = range(token // 64 * 64, token // 64 * 64 + 64)
+            assert is_window == (not all(other in way for other in group))
+
+
+def test_a_cut_at_a_multiple_of_64_sends_no_token_another_way() -> None:
+    def ways(position: int, count: int) -> list[bool]:
+        return [
+            is_window for rows, is_window in pieces_of(position, count, 128) for _ in range(rows)
+        ]
+
+    for position, end in ((0, 300), (41, 300), (50, 130), (64, 190)):
+        whole = ways(position, end - position)
+        for cut in range(-(-(position + 1) // 64) * 64, end, 64):
+            assert ways(position, cut - position) + ways(cut, end - cut) == whole
