@@ -124,7 +124,7 @@ def expanded_in(
 
 
 @triton.jit
-def _settled(words, SHIFT: tl.constexpr, OFFSET: tl.constexpr):
+def settled(words, SHIFT: tl.constexpr, OFFSET: tl.constexpr):
     """Words of four codes without the factor 2^SHIFT, plus OFFSET (0 or -1, for codes 0..127)."""
     if SHIFT > 0:
         sign: tl.constexpr = (128 >> SHIFT) * 0x01010101
@@ -155,7 +155,7 @@ def _planes_of_block(codes, subs, TRAITS: tl.constexpr, KIND: tl.constexpr, FOLD
     first = ()
     second = ()
     for i in tl.static_range(8):
-        word = _settled(codes[i], TRAITS[0], TRAITS[4])
+        word = settled(codes[i], TRAITS[0], TRAITS[4])
         if KIND == _SPLIT:
             first += (word if i < 4 else word & 0,)
             second += (word & 0 if i < 4 else word,)
