@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.fakes import FakeModel, FakeText
+from tests.unit.engine.test_bench_card import VOCAB, FakeProbe
 
 from strata.cli import bench as bench_command
 from strata.engine.build import text_of
 from strata.engine.model_file import open_file
+from strata.engine.parts import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from typer.testing import Result
+
+    from strata.settings import Settings
 
     Strata = Callable[..., Result]
 
@@ -102,3 +107,32 @@ def test_options_of_a_card(strata: Strata, tiny: Path, options: tuple[str, ...],
     result = strata("bench", "-m", tiny, *options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_a_card_is_measured_and_reported(
+    strata: Strata, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The command's own part, with a fake for the model and the card."""
+    model, probe = FakeModel(VOCAB), FakeProbe()
+    parts: list[Parts] = []
+
+    def open_on_card(settings: Settings, **_options: object) -> Parts:
+        text = FakeText(end_id=0)
+        parts.append(Parts(model, text, VOCAB, settings.context_len or 0, model.close, "cuda"))
+        return parts[0]
+
+    monkeypatch.setattr(bench_command, "open_parts", open_on_card)
+    monkeypatch.setattr(bench_command, "probe_of", lambda _model: probe)
+    out = tmp_path / "figures.json"
+    sizes = ("--prompts", "9,20", "--contexts", "5,30", "--decode-tokens", 2, "--rounds", 1)
+    result = strata("bench", "-m", tiny, "--device", "cuda", *sizes, "--json", out)
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(out.read_text())
+    assert [item["tokens"] for item in report["prompts"]] == [9, 20]
+    assert [item["rows"] for item in report["windows"]] == [*range(1, 9)] * 2
+    assert {"machine", "card", "date", "command", "commit"} <= set(report)
+    assert report["card"]["driver"] == "580.1"
+    assert "kernels of a window of 8 behind 30 tokens" in result.stdout
+    # The memory plan is made for the conversation that was measured.
+    assert parts[0].context_len == model.sessions[0].capacity
+    assert model.is_closed

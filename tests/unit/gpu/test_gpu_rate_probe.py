@@ -15,14 +15,14 @@ from strata.gpu.kernels.rate_probe import CHAINS, WORDS, many_dots  # noqa: E402
 def test_it_makes_the_products_it_says(device: str) -> None:
     words = np.random.default_rng(1).integers(-(2**31), 2**31, WORDS).astype(np.int32)
     out = torch.full((2, WORDS), -1, dtype=torch.int32, device=device)
-    count = many_dots(torch.from_numpy(words).to(device), out, 2, 3)
-    # Two programs, three rounds, a word of four products for each lane and sum.
-    assert count == 2 * 3 * WORDS * CHAINS * 4
+    count = many_dots(torch.from_numpy(words).to(device), out, 2, 8)
+    # Two programs, eight rounds, a word of four products for each lane and sum.
+    assert count == 2 * 8 * WORDS * CHAINS * 4
     bytes_of = words.view(np.int8).reshape(WORDS, 4).astype(np.int64)
     total = np.zeros(WORDS, np.int64)
     for chain in range(CHAINS):
         value = (words.astype(np.int64) + chain).astype(np.int32)
-        for _ in range(3):
+        for _ in range(8):
             dots = (bytes_of * value.view(np.int8).reshape(WORDS, 4)).sum(1)
             value = (value + dots).astype(np.int32)
         total += value
