@@ -1,7 +1,6 @@
 """llama.cpp built for CUDA, and measured on a card beside this engine with the same file.
 
-Three steps; nothing of llama.cpp is part of this project, and the machine that builds it needs no
-network.
+Nothing of llama.cpp is part of this project, and the machine that builds it needs no network.
 
     # anywhere with an index of packages: an archive of what the build needs, 1.2 MB
     pip download --no-deps --no-binary :all: --no-build-isolation -d sdist llama-cpp-python==0.3.36
@@ -12,6 +11,9 @@ network.
     python benchmarks/gpu/llama_cpp_on_card.py build llama.tar.xz /tmp/llama --jobs 16
     strata synth /tmp/coder.gguf --geometry coder --mix iq3_s
     PYTHONPATH=/tmp/llama:src python benchmarks/gpu/llama_cpp_on_card.py measure /tmp/coder.gguf
+
+A build can also be made elsewhere with the same CUDA (``--define GGML_NATIVE=OFF``) and packed by
+``bundle /tmp/llama OUT.tar.xz``; unpacked, its libraries need those of CUDA on LD_LIBRARY_PATH.
 
 The bindings are used for their C functions alone, so the archive leaves the rest of them out, and
 the build is llama.cpp's own: the library with CUDA, for one architecture, no tools. The engines are
@@ -124,6 +126,16 @@ def build(args: argparse.Namespace) -> None:
     print(f"built in {time.perf_counter() - begin:.0f} s with {args.jobs} jobs: {args.folder}")
 
 
+def bundle(args: argparse.Namespace) -> None:
+    """Bindings and libraries of a build, without its sources."""
+    with tarfile.open(args.out, "w:xz", preset=6) as target:
+        for name in (*BINDINGS, "__init__.py"):
+            target.add(args.folder / "llama_cpp" / name, f"llama_cpp/{name}")
+        for library in sorted((args.folder / "build" / "bin").glob("lib*.so*")):
+            target.add(library, f"llama_cpp/lib/{library.name}")  # links stay links
+    print(f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB")
+
+
 def cublas_definitions() -> dict[str, str]:
     """Where cuBLAS is, if CUDA's own folder lacks it: Python's package has it under other names."""
     nvcc = shutil.which("nvcc")
@@ -225,6 +237,10 @@ def main() -> None:
     two.add_argument("--define", action="append", default=[], help="NAME=VALUE for cmake")
     two.add_argument("--configure-only", action="store_true")
     two.set_defaults(run=build)
+    four = modes.add_parser("bundle")
+    four.add_argument("folder", type=Path)
+    four.add_argument("out", type=Path)
+    four.set_defaults(run=bundle)
     three = modes.add_parser("measure")
     three.add_argument("model", type=Path)
     three.add_argument("--context", type=int, default=4096)
