@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {
     name: getattr(torch, name)
-    for name in ("float32", "float16", "int8", "uint8", "int32", "int64", "float64")
+    for name in ("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "float64")
 }
 
 

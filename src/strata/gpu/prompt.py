@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels.attention_prompt import attend_prompt
+from strata.gpu.kernels.bf16_prompt import bf16_prompt_product, split_rows
 from strata.gpu.kernels.conv_prompt import conv_prompt
 from strata.gpu.kernels.delta_scan import delta_scan, gated_norm
 from strata.gpu.kernels.expand import expand, expand_slots
@@ -31,7 +32,7 @@ from strata.gpu.kernels.prompt_codes import quantize_prompt
 from strata.gpu.kernels.qsa_append import IndexInputs, RopeTable, append
 from strata.gpu.kernels.router import route
 from strata.gpu.kernels.stream_prompt import mix_prompt
-from strata.gpu.prompt_layout import expanded_bytes, experts_at_a_time
+from strata.gpu.prompt_layout import expanded_bytes, experts_at_a_time, is_split
 from strata.gpu.state import QsaMemory
 from strata.gpu.weights import GdnWeights
 from strata.model_spec import Gate, LayerKind
@@ -294,7 +295,11 @@ class Prompt:
             quantize_prompt(x, codes, bad)
         for matrix, column in matrices.launches:
             columns = out[:, column : column + matrix.num_rows]
-            if isinstance(matrix, FloatMatrix):
+            if isinstance(matrix, FloatMatrix) and is_split(matrix.format_name, matrix.inner):
+                parts = self._buffers.rows(f"parts.{matrix.inner}", phase)
+                split_rows(x, parts)
+                bf16_prompt_product(matrix, parts, len(x), columns)
+            elif isinstance(matrix, FloatMatrix):
                 float_prompt_product(matrix, x, columns)
             else:
                 assert codes is not None  # noqa: S101 - matrices that read them

@@ -29,7 +29,7 @@ _CODE_FIELDS = ("codes", "scales", "scaled_sums", "scaled_half_sums")
 # Buffers that have no rows of the chunk in their first dimension.
 _WHOLE = ("weights", "scores", "candidates", "lower", "inverse", "within", "rates", "order",
           "counts", "offsets", "tiles", "histogram", "outputs", "gated", "inputs")  # fmt: skip
-_IN_PLANES = ("queries", "keys", "index_pairs")  # [2, N, ...] float16
+_IN_PLANES = (torch.float16, torch.bfloat16)  # [2 or 3, N, ...]: parts of numbers
 
 
 class PromptBuffers:
@@ -75,10 +75,9 @@ class PromptBuffers:
         key = (phase, name)
         if key not in self._views:
             tensor = (self._phases[phase] if phase else self._kept)[name]
-            if name in _IN_PLANES and tensor.dtype == torch.float16:
-                tensor = tensor[:, : self._num_rows]
-            elif name not in _WHOLE:
-                tensor = tensor[: self._num_rows]
+            if name not in _WHOLE:
+                is_in_planes = tensor.dtype in _IN_PLANES
+                tensor = tensor[:, : self._num_rows] if is_in_planes else tensor[: self._num_rows]
             self._views[key] = tensor
         return self._views[key]
 

@@ -33,11 +33,12 @@ CUT_TOKENS = 64
 MAX_CHUNK, MIN_CHUNK = 8192, 256
 """Rows of a chunk: the most there is use for, and the fewest a plan short of room goes down to."""
 
-# Those of ``expert_sort`` and of the experts' tiling, of ``index_prompt``, of ``indexer``; they
-# cannot be imported without triton.
+# Those of ``expert_sort`` and of the experts' tiling, of ``index_prompt``, ``indexer`` and
+# ``bf16_prompt``; they cannot be imported without triton.
 SORT_PAIRS, TILE_TOKENS = 128, 64
 SCORE_ROWS, SCORE_BYTES = 128, 64 << 20
 SELECT_TILE = 8192
+BF16_PARTS = 3
 # Rows of the n-gram memory's convolution at a time.
 NGRAM_ROWS = 1024
 # Expanded experts held at a time: enough for a large chunk to have all of a layer at once.
@@ -114,7 +115,7 @@ def prompt_shapes(spec: ModelSpec, layout: ModelLayout, capacity: int, chunk: in
     read = {"gate": Shape((n, hyper)), "low": Shape((n, spec.hc_rank))}
     for size in (hyper, spec.hc_rank):
         read |= codes_shapes(f"codes.{size}", n, size)
-    read |= _weights(bundle for hc in hcs for bundle in (hc.down_inject, hc.up))
+    read |= _weights((bundle for hc in hcs for bundle in (hc.down_inject, hc.up)), n)
     phases = {"read": read, "moe": _moe_shapes(spec, layout, n)}
     for kind, shapes in (
         (LayerKind.GDN, _gdn_shapes(spec, n)),
@@ -123,14 +124,14 @@ def prompt_shapes(spec: ModelSpec, layout: ModelLayout, capacity: int, chunk: in
         own = [layer for layer in layers if layer.kind is kind]
         if own:
             shapes["projected"] = Shape((n, _width(layer.projections for layer in own)))
-            shapes |= _weights(b for layer in own for b in (layer.projections, layer.out))
+            shapes |= _weights((b for layer in own for b in (layer.projections, layer.out)), n)
             phases[kind.value] = shapes
     ples = [layer.ple for layer in layers if layer.ple is not None]
     if ples:
         rows = Shape((min(n, NGRAM_ROWS), hyper))
         phases["ple"] = {"projected": Shape((n, _width(ples))), "gated": rows, "inputs": rows}
         phases["ple"] |= codes_shapes(f"codes.{ngram_width(spec)}", n, ngram_width(spec))
-        phases["ple"] |= _weights(ples)
+        phases["ple"] |= _weights(ples, n)
     return PromptShapes(kept, phases)
 
 
@@ -170,19 +171,26 @@ def expert_bytes(experts: ExpertsLayout, num: int) -> int:
     return max(both, expanded_bytes(down, num, hidden, size))
 
 
+def is_split(format_name: str, inner: int) -> bool:
+    """Whether a matrix's products are made from rows split into bfloat16."""
+    return format_name == "BF16" and inner % 32 == 0
+
+
 def _width(bundles: Iterable[Bundle]) -> int:
     return max((bundle.width for bundle in bundles), default=0)
 
 
-def _weights(bundles: Iterable[Bundle]) -> Shapes:
-    """Room for the largest expanded matrix of these."""
+def _weights(bundles: Iterable[Bundle], num_rows: int) -> Shapes:
+    """Room for the largest expanded matrix of these, and for rows split for BF16 matrices."""
+    launches = [launch for bundle in bundles for launch in bundle.launches]
     sizes = [
         expanded_bytes(launch.format_name, 1, launch.num_rows, launch.inner)
-        for bundle in bundles
-        for launch in bundle.launches
+        for launch in launches
         if not launch.is_float
     ]
-    return {"weights": Shape((max(sizes, default=0),), "uint8")}
+    split = {launch.inner for launch in launches if is_split(launch.format_name, launch.inner)}
+    parts = {f"parts.{inner}": Shape((BF16_PARTS, num_rows, inner), "bfloat16") for inner in split}
+    return {"weights": Shape((max(sizes, default=0),), "uint8")} | parts
 
 
 def _gdn_shapes(spec: ModelSpec, n: int) -> Shapes:
@@ -238,7 +246,6 @@ def _moe_shapes(spec: ModelSpec, layout: ModelLayout, n: int) -> Shapes:
     experts = [layer.experts for layer in layout.layers]
     sizes = [expert_bytes(layer, experts_at_a_time(layer, n)) for layer in experts]
     sizes += [expert_bytes(layer.shared, 1) for layer in layout.layers]
-    sizes += [shape.num_bytes for layer in layout.layers
-              for shape in _weights([layer.routers]).values()]  # fmt: skip
-    shapes["weights"] = Shape((max(sizes),), "uint8")
+    shapes |= _weights([layer.routers for layer in layout.layers], n)
+    shapes["weights"] = Shape((max(*sizes, *shapes["weights"].sizes),), "uint8")
     return shapes

@@ -14,7 +14,16 @@ ALIGNMENT = 256
 """Every tensor of an arena begins at a multiple of this."""
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
-    {"float32": 4, "float16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8, "float64": 8}
+    {
+        "float32": 4,
+        "float16": 2,
+        "bfloat16": 2,
+        "int8": 1,
+        "uint8": 1,
+        "int32": 4,
+        "int64": 8,
+        "float64": 8,
+    }
 )
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from strata.formats.naming import required_tensors
 from strata.formats.synth import GEOMETRIES, MIXES, _plan, spec_of
 from strata.gpu import prompt_layout
-from strata.gpu.kernels import delta_scan, expand, expert_sort, index_prompt, indexer
+from strata.gpu.kernels import bf16_prompt, delta_scan, expand, expert_sort, index_prompt, indexer
 from strata.gpu.kernels.grouped_product import EXPERT_TILING
 from strata.gpu.memory_plan import MemoryPlan, Wishes, session_bytes, with_fitting_chunk
 from strata.gpu.model_layout import model_layout
@@ -36,6 +36,7 @@ def test_sizes_known_without_the_kernels_are_theirs() -> None:
     assert prompt_layout.SCORE_ROWS == index_prompt._TILE_ROWS
     assert prompt_layout.SCORE_BYTES == index_prompt._SCORE_BYTES
     assert prompt_layout.SELECT_TILE == indexer.SELECT_TILE
+    assert prompt_layout.BF16_PARTS == bf16_prompt.PARTS
     for name in BLOCK_FORMATS:
         for shape in ((1, 11, 512), (3, 640, 2560)):
             exact = expand.expanded_bytes(name, *shape)

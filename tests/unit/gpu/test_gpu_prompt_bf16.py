@@ -1,0 +1,56 @@
+"""BF16 matrices over a prompt against float64, cuts by equality."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+from tests.unit.gpu.row_codes import poison  # noqa: E402
+
+from strata.gpu.float_matrix import FloatMatrix, pack_floats  # noqa: E402
+from strata.gpu.kernels.bf16_prompt import PARTS, bf16_prompt_product, split_rows  # noqa: E402
+
+
+def _matrix(num_rows: int, inner: int, device: str) -> tuple[FloatMatrix, np.ndarray]:
+    generator = torch.Generator().manual_seed(num_rows)
+    values = torch.randn((num_rows, inner), generator=generator).bfloat16()
+    raw = values.view(torch.uint8).to(device)
+    return pack_floats("BF16", raw, inner), values.double().numpy()
+
+
+def _product(matrix: FloatMatrix, x: np.ndarray, device: str) -> torch.Tensor:
+    wide = poison(device, len(x), matrix.inner + 8)
+    wide[:, 4:-4] = torch.from_numpy(x).to(device)
+    parts = torch.full(
+        (PARTS, len(x) + 3, matrix.inner), torch.nan, dtype=torch.bfloat16, device=device
+    )
+    split_rows(wide[:, 4:-4], parts)
+    out = poison(device, len(x), matrix.num_rows + 5)
+    bf16_prompt_product(matrix, parts, len(x), out[:, 2:-3])
+    assert out[:, :2].isnan().all()
+    assert out[:, -3:].isnan().all()
+    return out[:, 2:-3]
+
+
+@pytest.mark.parametrize(("num_tokens", "num_rows", "inner"), [(5, 20, 64), (150, 133, 96)])
+def test_products_are_those_of_float64(
+    num_tokens: int, num_rows: int, inner: int, device: str
+) -> None:
+    matrix, weights = _matrix(num_rows, inner, device)
+    x = np.random.default_rng().normal(0, 3, (num_tokens, inner)).astype(np.float32)
+    x[0] *= 1e-12
+    x[1, ::2] *= 1e6
+    found = _product(matrix, x, device).double().cpu().numpy()
+    expected = x.astype(np.float64) @ weights.T
+    scale = np.abs(x.astype(np.float64)) @ np.abs(weights.T)
+    assert (np.abs(found - expected) / scale).max() < 1e-6
+
+
+def test_a_row_has_its_bits_alone(device: str) -> None:
+    matrix, _ = _matrix(20, 64, device)
+    x = np.random.default_rng().normal(0, 3, (130, 64)).astype(np.float32)
+    whole = _product(matrix, x, device)
+    for first, end in ((0, 1), (64, 130), (129, 130)):
+        assert torch.equal(_product(matrix, x[first:end], device), whole[first:end])
