@@ -259,12 +259,12 @@ def count_on(rng: random.Random, split: Split) -> Example:
 
 TASKS: tuple[Task, ...] = (
     Task("add_two_digits", add_two_digits, grade_number, 2.0),
-    Task("subtract_two_digits", subtract_two_digits, grade_number, 0.35),
+    Task("subtract_two_digits", subtract_two_digits, grade_number, 0.5),
     Task("add_three_digits", add_three_digits, grade_number, 0.35),
     Task("subtract_three_digits", subtract_three_digits, grade_number, 0.25),
     Task("times_table", times_table, grade_number, 0.35),
-    Task("multiply_by_digit", multiply_by_digit, grade_number, 0.15),
+    Task("multiply_by_digit", multiply_by_digit, grade_number, 0.6),
     Task("divide", divide, grade_number, 0.1),
-    Task("compare_numbers", compare_numbers, grade_comparison, 0.15),
+    Task("compare_numbers", compare_numbers, grade_comparison, 0.5),
     Task("count_on", count_on, grade_number, 0.1),
 )

@@ -78,4 +78,4 @@ def grade_yes_or_no(example: Example, text: str) -> bool:
     return words_of(text)[:1] == [example.facts["value"]]
 
 
-TASKS: tuple[Task, ...] = (Task("yes_or_no", yes_or_no, grade_yes_or_no, 0.1),)
+TASKS: tuple[Task, ...] = (Task("yes_or_no", yes_or_no, grade_yes_or_no, 0.6),)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _MOST_TURNS = 8
+# Of the questions that ask for keys: finding what stands before a value is learned later than what
+# follows a key, and by itself.
+_REVERSE_SHARE = 0.45
 # Pairs in a list. Short lists are common: a network of 64 wide that sees lists of 2 to 8 pairs
 # finds out that values belong to keys after 160 steps, one that sees 8 alone after 700.
 _MOST_PAIRS = 24
@@ -60,15 +63,22 @@ def _num_pairs(rng: random.Random, kind: recall.Kind) -> int:
     return min(kind.most, drawn)
 
 
+def _is_reversible(kind: recall.Kind, pairs: list[recall.Pair]) -> bool:
+    return kind.reverse is not None and len({value for _, value in pairs}) == len(pairs)
+
+
 def look_up_all(rng: random.Random, split: Split) -> Example:
-    """A list of pairs; the answer gives the values of several keys in another order."""
+    """A list of pairs; the answer gives the values of several keys, or the keys of several values,
+    in another order."""
     kind = rng.choice(recall.KINDS)
     pairs = _held(kind, _num_pairs(rng, kind), rng, split)
     asked = rng.sample(pairs, rng.randint(2, len(pairs))) if len(pairs) > 2 else pairs
     listing = recall.layout(rng, kind, pairs)
-    question = rng.choice(_ALL).format(
-        what=kind.headers[1].lower(), keys=", ".join(key for key, _ in asked)
-    )
+    what = kind.headers[1]
+    if _is_reversible(kind, pairs) and rng.random() < _REVERSE_SHARE:
+        what = kind.headers[0]
+        asked = [(value, key) for key, value in asked]
+    question = rng.choice(_ALL).format(what=what.lower(), keys=", ".join(key for key, _ in asked))
     answer = "\n".join(f"{key}: {value}" for key, value in asked)
     is_first = rng.random() < 0.2
     text = f"{question}\n\n{listing}" if is_first else f"{listing}\n\n{question}"
@@ -80,7 +90,7 @@ def look_up_in_turns(rng: random.Random, split: Split) -> Example:
     kind = rng.choice(recall.KINDS)
     pairs = _held(kind, _num_pairs(rng, kind), rng, split)
     questions = [
-        recall.ask(rng, kind, pairs, pair)
+        recall.ask(rng, kind, pairs, pair, reverse_share=_REVERSE_SHARE)
         for pair in rng.choices(pairs, k=rng.randint(2, _MOST_TURNS))
     ]
     texts = [question.text for question in questions]

@@ -243,11 +243,13 @@ def _words(text: str) -> set[str]:
     return {word.removesuffix("'s").lower() for word in re.findall(r"[\w'-]+", text)}
 
 
-def ask(rng: random.Random, kind: Kind, pairs: list[Pair], pair: Pair) -> Question:
-    """A question about this pair and its answer."""
+def ask(
+    rng: random.Random, kind: Kind, pairs: list[Pair], pair: Pair, *, reverse_share: float = 0.2
+) -> Question:
+    """A question about this pair and its answer; some, where they can, ask for the key."""
     key, value = pair
     is_unique = sum(other == value for _, other in pairs) == 1
-    is_reverse = kind.reverse is not None and is_unique and rng.random() < 0.2
+    is_reverse = kind.reverse is not None and is_unique and rng.random() < reverse_share
     if is_reverse and kind.reverse is not None:
         text, expected, what = kind.reverse.format(value=value), key, kind.headers[0].lower()
     else:

@@ -313,8 +313,8 @@ TASKS: tuple[Task, ...] = (
     Task("think_product", think_product, grade_number, 0.2),
     Task("think_problem", think_problem, grade_number, 0.3),
     Task("think_comparison", think_comparison, grade_number, 0.1),
-    Task("think_letters", think_letters, grade_exact, 0.3),
+    Task("think_letters", think_letters, grade_exact, 0.6),
     Task("think_longer_word", think_longer_word, grade_exact, 0.1),
-    Task("think_sort", think_sort, grade_exact, 0.15),
+    Task("think_sort", think_sort, grade_exact, 0.4),
     Task("think_reading", think_reading, grade_key, 0.3),
 )
