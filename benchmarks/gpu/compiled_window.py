@@ -1,6 +1,7 @@
 """Every kernel of a whole decode window compiled for sm_90, without a card.
 
     python benchmarks/gpu/compiled_window.py [--geometry coder] [--mix iq3_s] [--rows 1,4]
+                                             [--only read,float]
 
 Walks through the launches of a window of the real geometry with tensors that have no memory, and
 compiles each with the very arguments it would be launched with. Prints launches a window, and for
@@ -33,7 +34,7 @@ TYPES = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.int8: "*i8", torch.uint8: "*u8",
     torch.int32: "*i32", torch.int64: "*i64",
 }  # fmt: skip
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg", "launch_pdl")
 
 
 class Recorder:
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--rows", default="1,4")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
+    parser.add_argument("--only", default="", help="compile kernels whose names hold one of these")
     args = parser.parse_args()
     assert not triton.knobs.runtime.interpret, "unset TRITON_INTERPRET"  # noqa: S101
     geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
@@ -107,6 +109,9 @@ def main() -> None:
             print(f"rows {rows}: {recorder.total} launches, {len(recorder.launches)} kernels")
             names = collections.Counter()
             for key, (times, kernel, *source, options) in recorder.launches.items():
+                names[f"{key[0]}.{key[1]}"] += times
+                if not any(part in key[1] for part in args.only.split(",")):
+                    continue
                 begin = time.perf_counter()
                 signature, constants, attrs = source
                 compiled = triton.compile(
@@ -114,7 +119,6 @@ def main() -> None:
                     target=GPUTarget("cuda", 90, 32),
                     options=options,
                 )
-                names[f"{key[0]}.{key[1]}"] += times
                 what = next((str(v) for v in constants.values() if isinstance(v, str)), "")
                 print(f"  {times:4} x {key[0] + '.' + key[1]:40} {what:8} {usage_of(compiled)} "
                       f"{time.perf_counter() - begin:5.1f} s", flush=True)  # fmt: skip

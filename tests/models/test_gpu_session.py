@@ -62,7 +62,7 @@ SMALLEST = {
     "indexer_compress_ratio": 2,
 }
 FORMATS = {"ffn_gate_exps": "Q4_0", "ffn_up_exps": "Q4_0", "ffn_down_exps": "Q8_0",
-           "ffn_gate_shexp": "Q8_0", "ffn_up_shexp": "IQ4_NL", "ffn_down_shexp": "Q8_0",
+           "ffn_gate_shexp": "Q8_0", "ffn_up_shexp": "Q8_0", "ffn_down_shexp": "Q8_0",
            "attn_qkv": "Q8_0", "attn_gate": "Q8_0", "attn_k": "BF16", "ssm_out": "Q4_0",
            "hc_attn_down": "Q8_0", "hc_ffn_up": "F16", "output": "Q8_0",
            "ple_key": "Q8_0"}  # fmt: skip

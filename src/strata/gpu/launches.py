@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels import experts
+from strata.gpu.kernels.expert_window import down_outputs, gate_up_codes, is_fusible
 from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.hyper_connections import ExpertOutputs
 from strata.gpu.kernels.product import product
@@ -39,16 +40,31 @@ class Launches:
         self._spec = spec
         self._buffers = buffers
 
-    def _read(self, hc: HcWeights, n: int, bad: Tensor, *, has_codes: bool) -> Tensor | None:
-        """``x`` from ``xn``, with codes if wanted; gives the injection's products, if any."""
+    def _read(
+        self,
+        hc: HcWeights,
+        n: int,
+        bad: Tensor,
+        *,
+        has_codes: bool,
+        is_split: bool = False,
+        following: Matrices | None = None,
+    ) -> Tensor | None:
+        """``x`` from ``xn``, with codes if wanted; gives the injection's products, if any.
+
+        With ``is_split``, ``xn`` lies in all the ``_forms`` its products take; ``x`` is split for
+        those that are ``following``.
+        """
         xn, low, x = self._rows("xn", n), self._rows("low", n), self._rows("x", n)
         both = self._rows("low_inject", n)
-        self._products(hc.down_inject, xn, n, both)
+        split = self._split_for(hc.down_inject, "xn", n) if is_split else None
+        self._products(hc.down_inject, xn, n, both, split)
         columns = hc.down_inject.columns
         up = hc.up.launches[0][0]
         read_streams(
             both[:, slice(*columns[0])], up, xn, self._codes_for(hc.up, low, n) or low, x,
             self._codes(x, n) if has_codes else None, bad,
+            None if following is None else self._split_for(following, "x", n),
         )  # fmt: skip
         return both[:, slice(*columns[1])] if len(columns) > 1 else None
 
@@ -62,11 +78,16 @@ class Launches:
             quantize(mixed, self._codes(mixed, n), bad)
         self._products(out, mixed, n, self._rows("out", n))
 
-    def _moe(self, weights: MoeWeights, n: int, bad: Tensor) -> ExpertOutputs:
-        """Outputs of the chosen experts and of the shared one, not yet added up."""
+    def _moe(
+        self, weights: MoeWeights, n: int, bad: Tensor, split: Tensor | None = None
+    ) -> ExpertOutputs:
+        """Outputs of the chosen experts and of the shared one, not yet added up.
+
+        ``split`` is ``x`` again for routers of plain types, where it was made.
+        """
         spec, buffers = self._spec, self._buffers
         x, routed = self._rows("x", n), self._rows("routed", n)
-        self._products(weights.routers, x, n, routed)
+        self._products(weights.routers, x, n, routed, split)
         logits, shared_logits = (routed[:, slice(*columns)] for columns in weights.routers.columns)
         ids, topk_weights = self._rows("expert_ids", n), self._rows("topk_weights", n)
         shared_weight = self._rows("shared_weight", n).view(n)
@@ -74,8 +95,14 @@ class Launches:
             logits, shared_logits, spec.expert_weights_scale, ids, topk_weights, shared_weight, bad
         )
         codes = self._codes(x, n)
-        self._experts(weights.experts, codes, ids, buffers.experts, bad)
-        self._experts(weights.shared, codes, self._rows("shared_ids", n), buffers.shared, bad)
+        rows, shared_rows = buffers.experts, buffers.shared
+        if is_fusible(weights.experts) and is_fusible(weights.shared):
+            both = (weights.experts, weights.shared)
+            gate_up_codes(*both, codes, ids, rows, shared_rows, bad)
+            down_outputs(*both, ids, rows, shared_rows)
+        else:
+            self._experts(weights.experts, codes, ids, rows, bad)
+            self._experts(weights.shared, codes, self._rows("shared_ids", n), shared_rows, bad)
         outputs = buffers.experts.y[: n * spec.top_k].view(n, spec.top_k, spec.hidden_size)
         return ExpertOutputs(outputs, topk_weights, buffers.shared.y[:n], shared_weight)
 
@@ -87,14 +114,31 @@ class Launches:
         experts.gate(slots, ids, rows, bad)
         experts.down(slots, ids, rows)
 
-    def _products(self, matrices: Matrices, x: Tensor, n: int, out: Tensor) -> None:
-        """All products of ``x``, whose codes have been made if the matrices read any."""
+    def _products(
+        self, matrices: Matrices, x: Tensor, n: int, out: Tensor, split: Tensor | None = None
+    ) -> None:
+        """All products of ``x``, whose codes have been made if the matrices read any.
+
+        ``split`` is ``x`` again as plain matrices take it fastest, or None.
+        """
         for matrix, column in matrices.launches:
             columns = out[:, column : column + matrix.num_rows]
-            if isinstance(matrix, FloatMatrix):
-                float_product(matrix, x, columns)
-            else:
+            if not isinstance(matrix, FloatMatrix):
                 product(matrix, self._codes(x, n), columns)
+            elif split is not None:
+                float_product(matrix, split, columns, is_split=True)
+            else:
+                float_product(matrix, x, columns)
+
+    def _forms(
+        self, matrices: Matrices, n: int, bad: Tensor
+    ) -> tuple[Codes | None, Tensor, Tensor | None]:
+        """Arguments of the launch that makes ``xn`` for these: codes, flag, split rows."""
+        codes = self._codes_for(matrices, self._rows("xn", n), n)
+        return codes, bad, self._split_for(matrices, "xn", n)
+
+    def _split_for(self, matrices: Matrices, name: str, n: int) -> Tensor | None:
+        return self._rows(f"{name}_split", n) if matrices.has_floats else None
 
     def _codes_for(self, matrices: Matrices, x: Tensor, n: int) -> Codes | None:
         return self._codes(x, n) if matrices.has_codes else None

@@ -119,7 +119,8 @@ def window_shapes(
     mixed = max(spec.gdn_value_size, spec.num_heads * spec.head_dim)
     hcs = [hc for layer in layers for hc in (layer.hc_attn, layer.hc_ffn)] + [layout.final]
     rows = {
-        "streams": hyper, "xn": hyper, "x": hidden, "out": hidden,
+        "streams": hyper, "xn": hyper, "xn_split": hyper, "x": hidden, "x_split": hidden,
+        "out": hidden,
         "low_inject": width(hc.down_inject for hc in hcs), "low": spec.hc_rank,
         "projected": width(layer.projections for layer in layers), "mixed": mixed,
         "routed": width(layer.routers for layer in layers),

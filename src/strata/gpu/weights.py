@@ -57,6 +57,11 @@ class Matrices:
     width: int
     has_codes: bool
 
+    @property
+    def has_floats(self) -> bool:
+        """Whether a launch reads activations as they are."""
+        return any(isinstance(matrix, FloatMatrix) for matrix, _ in self.launches)
+
 
 @dataclass(frozen=True, slots=True)
 class HcWeights:

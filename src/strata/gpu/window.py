@@ -98,9 +98,9 @@ class Window(Launches):
         if shape.has_head:
             final, head = self._weights.final, self._weights.head
             bad = self._flags[-1]
-            self._read(final, n, bad, has_codes=head.has_codes)
+            self._read(final, n, bad, has_codes=head.has_codes, is_split=True, following=head)
             logits = self._rows("logits", n)
-            self._products(head, self._rows("x", n), n, logits)
+            self._products(head, self._rows("x", n), n, logits, self._split_for(head, "x", n))
             if shape.choice is not None:
                 self._sampler.launch(shape.choice, logits, buffers.position, bad)
 
@@ -127,26 +127,31 @@ class Window(Launches):
         if layer.ple is not None:
             self._ple(layer.ple, n, bad)
         if layer.ple is not None or layer.index == 0:
-            codes = self._codes_for(layer.hc_attn.down_inject, xn, n)
-            write_and_norm(streams, None, None, layer.hc_attn.norm, eps, xn, codes, bad)
+            forms = self._forms(layer.hc_attn.down_inject, n, bad)
+            write_and_norm(streams, None, None, layer.hc_attn.norm, eps, xn, *forms)
         mixer = layer.mixer
-        inject = self._read(layer.hc_attn, n, bad, has_codes=mixer.projections.has_codes)
+        following = mixer.projections
+        inject = self._read(
+            layer.hc_attn, n, bad, has_codes=following.has_codes, is_split=True, following=following
+        )
         if isinstance(mixer, GdnWeights):
             self._gdn(mixer, self._state.layers[layer.index], n, bad)
         else:
             self._qsa(mixer, self._state.layers[layer.index], shape, bad)
-        codes = self._codes_for(layer.hc_ffn.down_inject, xn, n)
-        out = self._rows("out", n)
-        write_and_norm(streams, out, inject, layer.hc_ffn.norm, eps, xn, codes, bad)
-        inject = self._read(layer.hc_ffn, n, bad, has_codes=True)
-        outputs = self._moe(layer.moe, n, bad)
-        following = self._reads_after[layer.index]
-        if following is None:
+        forms = self._forms(layer.hc_ffn.down_inject, n, bad)
+        write_and_norm(streams, self._rows("out", n), inject, layer.hc_ffn.norm, eps, xn, *forms)
+        following = layer.moe.routers
+        inject = self._read(
+            layer.hc_ffn, n, bad, has_codes=True, is_split=True, following=following
+        )
+        outputs = self._moe(layer.moe, n, bad, self._split_for(following, "x", n))
+        coming = self._reads_after[layer.index]
+        if coming is None:
             # The memory of the next layer changes the streams before they are normed again.
             write_and_norm(streams, outputs, inject, layer.hc_ffn.norm, eps, xn)
         else:
-            codes = self._codes_for(following.down_inject, xn, n)
-            write_and_norm(streams, outputs, inject, following.norm, eps, xn, codes, bad)
+            forms = self._forms(coming.down_inject, n, bad)
+            write_and_norm(streams, outputs, inject, coming.norm, eps, xn, *forms)
 
     def _gdn(self, weights: GdnWeights, memory: object, n: int, bad: Tensor) -> None:
         """``out`` from ``x``; with no rows, only the pending ones are stepped in."""
@@ -154,7 +159,8 @@ class Window(Launches):
         spec, buffers = self._spec, self._buffers
         projected = self._rows("projected", n)
         if n:
-            self._products(weights.projections, self._rows("x", n), n, projected)
+            split = self._split_for(weights.projections, "x", n)
+            self._products(weights.projections, self._rows("x", n), n, projected, split)
         qkv, z, alpha, beta = (
             projected[:, slice(*columns)] for columns in weights.projections.columns
         )
@@ -173,7 +179,8 @@ class Window(Launches):
         spec, buffers, n = self._spec, self._buffers, shape.num_rows
         tensors, block = buffers.tensors, spec.index_block
         projected = self._rows("projected", n)
-        self._products(weights.projections, self._rows("x", n), n, projected)
+        split = self._split_for(weights.projections, "x", n)
+        self._products(weights.projections, self._rows("x", n), n, projected, split)
         q_gate, k, v, index_q, index_k = (
             projected[:, slice(*columns)] for columns in weights.projections.columns
         )

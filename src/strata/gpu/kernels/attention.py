@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div, exp, sigmoid
+from strata.gpu.kernels.arith import div, exp, sigmoid
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.qsa_append import CELL_GROUP
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
 
@@ -121,14 +122,14 @@ def attend(
         HEADS=heads, KV_HEADS=kv_heads, HEAD_TILE=max(16, triton.next_power_of_2(per_kv)),
         DH=head_dim, GROUPS=groups, WIDTH=max(16, triton.next_power_of_2(head_dim // groups)),
         IS_INT8=cells.is_int8, WEIGHT_SCALE=_WEIGHT_SCALE if cells.is_int8 else 1.0, **span,
-        num_warps=4, **LAUNCH,
+        num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
     *tail, code_groups = tail_args(codes, bad)
     _attention_join_kernel[(heads, num_rows)](
         parts.values, parts.sums, gate, position, out, *tail, gate.stride(0), gate.stride(1),
         num_parts, HEADS=heads, DH=head_dim, DH_TILE=max(32, triton.next_power_of_2(head_dim)),
         PART_TILE=_PART_TILE, HAS_CODES=codes is not None, CODE_GROUPS=code_groups, **span,
-        num_warps=4, **LAUNCH,
+        num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -175,8 +176,8 @@ def _attention_part_kernel(
     WEIGHT_SCALE: tl.constexpr, BLOCK: tl.constexpr, BUDGET_BLOCKS: tl.constexpr,
     IS_DENSE: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    part = tl.program_id(0)
-    kv, row = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    wait_for_inputs()
+    part, kv, row = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     num_cells = tl.load(position_ptr) + row + 1
     end = _num_selected(num_cells, BLOCK, BUDGET_BLOCKS, IS_DENSE)
     first = part.to(tl.int64) * (TILE * TILES)
@@ -244,6 +245,7 @@ def _attention_join_kernel(
     HAS_CODES: tl.constexpr, CODE_GROUPS: tl.constexpr, BLOCK: tl.constexpr,
     BUDGET_BLOCKS: tl.constexpr, IS_DENSE: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     selected = _num_selected(tl.load(position_ptr) + row + 1, BLOCK, BUDGET_BLOCKS, IS_DENSE)

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels import arith
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
 from strata.gpu.kernels.quantize import Codes, empty_codes, store_codes
@@ -69,6 +70,7 @@ def _entry_kernel(
     IS_SHORT: tl.constexpr, SLOTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The first ``rows_of_role`` rows have one factor, what follows the one after it."""
+    wait_for_inputs()
     entry = tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_of_ptr + tl.load(ids_ptr + entry)).to(tl.int64)
     if slot >= 0:
@@ -100,6 +102,7 @@ def _gate_kernel(
     gate_up_ptr, ids_ptr, slot_of_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr,
     bad_ptr, SIZE: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     entry = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_of_ptr + tl.load(ids_ptr + entry))
     if slot >= 0:
@@ -128,6 +131,7 @@ def _combine_kernel(
     y_ptr, weights_ptr, shared_ptr, shared_stride, shared_weight_ptr, out_ptr, out_stride, size,
     TOP_K: tl.constexpr, HAS_SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     n = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = offs < size
@@ -178,7 +182,7 @@ def _project(
         num_rows,
         **shape_of(format_name, inner),
         **options,
-        **arith.LAUNCH,
+        **LAUNCH_AFTER,
     )
 
 
@@ -224,7 +228,7 @@ def gate(slots: ExpertSlots, expert_ids: Tensor, rows: ExpertRows, bad: Tensor) 
         GROUPS=h.num_groups,
         BLOCK=_QUANTIZE_BLOCKS,
         num_warps=1,
-        **arith.LAUNCH,
+        **LAUNCH_AFTER,
     )
 
 
@@ -266,5 +270,5 @@ def combine(
         HAS_SHARED=shared is not None,
         BLOCK=block,
         num_warps=2,
-        **arith.LAUNCH,
+        **LAUNCH_AFTER,
     )

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div, exp, sigmoid, silu
+from strata.gpu.kernels.arith import div, exp, sigmoid, silu
 from strata.gpu.kernels.causal_conv import MAX_WINDOW_ROWS, conv_silu, keep_raw
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
 from strata.reference.norms import L2_EPS, SOFTPLUS_LINEAR_ABOVE
 
@@ -124,7 +125,7 @@ def gdn_window(
         DV=value_dim, DK_TILE=triton.next_power_of_2(key_dim),
         DV_TILE=triton.next_power_of_2(value_dim), IS_SILU=is_silu_gate,
         HAS_CODES=codes is not None, GROUPS=groups, QKV=qkv.stride(0), Z=z.stride(0),
-        ALPHA=alpha.stride(0), BETA=beta.stride(0), num_warps=8, **LAUNCH,
+        ALPHA=alpha.stride(0), BETA=beta.stride(0), num_warps=8, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -221,6 +222,7 @@ def _window_kernel(
     IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr, GROUPS: tl.constexpr, QKV: tl.constexpr,
     Z: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     head = tl.program_id(0)
     offs_k = tl.arange(0, DK_TILE)
     offs_v = tl.arange(0, DV_TILE)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div, sigmoid, silu
+from strata.gpu.kernels.arith import div, sigmoid, silu
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def write_and_norm(
     xn: Tensor,
     codes: Codes | None = None,
     bad: Tensor | None = None,
+    split: Tensor | None = None,
 ) -> None:
     """streams += 2 sigmoid(inject / S) * output; xn = rms norm of every stream; codes of xn.
 
@@ -68,6 +70,7 @@ def write_and_norm(
         xn: [N, S * D] float32.
         codes: of xn; only where D is a multiple of 32.
         bad: [1] int32, becomes 1 when xn is NaN or infinite.
+        split: [N, S * D] float32, xn again as ``float_product`` takes split rows, or None.
     """
     num_rows, num_streams, width = streams.shape
     parts = block_output if isinstance(block_output, ExpertOutputs) else None
@@ -78,21 +81,22 @@ def write_and_norm(
     *tail, groups = tail_args(codes, bad)
     _write_kernel[(num_streams, num_rows)](
         streams, plain, *experts, inject, 0 if inject is None else inject.stride(0), gamma, xn,
-        *tail, eps,
+        split, *tail, eps,
         TOP_K=0 if parts is None else parts.outputs.shape[1], STREAMS=num_streams, D=width,
         D_TILE=max(32, triton.next_power_of_2(width)), HAS_CODES=codes is not None, GROUPS=groups,
-        num_warps=8, **LAUNCH,
+        num_warps=8, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
 @triton.jit
 def _write_kernel(
     streams_ptr, plain_ptr, experts_ptr, weights_ptr, shared_ptr, shared_weight_ptr, inject_ptr,
-    inject_stride, gamma_ptr, xn_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr,
-    bad_ptr, eps,
+    inject_stride, gamma_ptr, xn_ptr, split_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr,
+    halves_ptr, bad_ptr, eps,
     TOP_K: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
     HAS_CODES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     stream = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     offs = tl.arange(0, D_TILE)
@@ -118,6 +122,10 @@ def _write_kernel(
     gamma = tl.load(gamma_ptr + stream * D + offs, mask=mask, other=0.0)
     x = x * inverse * gamma
     tl.store(xn_ptr + at, x, mask=mask)
+    if split_ptr is not None:
+        column = stream * D + offs
+        place = column % 4 * (STREAMS * D // 4) + column // 4
+        tl.store(split_ptr + row * STREAMS * D + place, x, mask=mask)
     if HAS_CODES:
         store_tail(
             x, row, stream * (D // 32), D // 32, codes_ptr, scales_ptr, sums_ptr, scaled_ptr,
@@ -144,7 +152,7 @@ def silu_of_quotient(
     _silu_kernel[(num_rows,)](
         low, low.stride(0), out, *tail, DIVISOR=float(divisor), RANK=rank,
         RANK_TILE=max(32, triton.next_power_of_2(rank)), HAS_CODES=codes is not None,
-        GROUPS=groups, num_warps=4, **LAUNCH,
+        GROUPS=groups, num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -154,6 +162,7 @@ def _silu_kernel(
     DIVISOR: tl.constexpr, RANK: tl.constexpr, RANK_TILE: tl.constexpr, HAS_CODES: tl.constexpr,
     GROUPS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, RANK_TILE)
     low = tl.load(low_ptr + row * low_stride + offs, mask=offs < RANK, other=0.0)
@@ -193,7 +202,7 @@ def mix(
     *tail, groups = tail_args(codes, bad)
     _mix_kernel[(triton.cdiv(width, _MIX_COLUMNS), num_rows)](
         xn, gate, x, *tail, STREAMS=num_streams, D=width, COLUMNS=_MIX_COLUMNS,
-        HAS_CODES=codes is not None, GROUPS=groups, num_warps=4, **LAUNCH,
+        HAS_CODES=codes is not None, GROUPS=groups, num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -203,6 +212,7 @@ def _mix_kernel(
     STREAMS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr, HAS_CODES: tl.constexpr,
     GROUPS: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     first = tl.program_id(0) * COLUMNS
     row = tl.program_id(1).to(tl.int64)
     offs = first + tl.arange(0, COLUMNS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.ordering import take_largest
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def score_blocks(
     _score_kernel[(min(SCORE_PROGRAMS, pooled.shape[0]),)](
         queries, pooled, position, scores, scores.stride(0), num_rows, budget // block,
         BLOCK=block, HEADS=heads, DIM=dim, DIM_TILE=triton.next_power_of_2(dim),
-        GROUP=INDEX_GROUP, num_warps=4, **LAUNCH,
+        GROUP=INDEX_GROUP, num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -57,6 +57,7 @@ def _score_kernel(
     BLOCK: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, DIM_TILE: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     group = tl.program_id(0).to(tl.int64)
     complete = (tl.load(position_ptr) + num_rows) // BLOCK
     if complete <= budget_blocks:
@@ -124,12 +125,12 @@ def select_blocks(
     args = (scores, bits, ids, chosen, position, scores.stride(0), bits.stride(0), budget_blocks)
     _select_kernel[(tiles, num_rows)](
         *args, BLOCK=block, TILE=tile, SOURCE_TILE=tile, IS_FIRST=True, IS_LAST=tiles == 1,
-        num_warps=16, **LAUNCH,
+        num_warps=16, **LAUNCH_AFTER,
     )  # fmt: skip
     if tiles > 1:
         _select_kernel[(1, num_rows)](
             *args, BLOCK=block, TILE=triton.next_power_of_2(tiles * budget_blocks),
-            SOURCE_TILE=tile, IS_FIRST=False, IS_LAST=True, num_warps=16, **LAUNCH,
+            SOURCE_TILE=tile, IS_FIRST=False, IS_LAST=True, num_warps=16, **LAUNCH_AFTER,
         )  # fmt: skip
 
 
@@ -139,6 +140,7 @@ def _select_kernel(
     budget_blocks, BLOCK: tl.constexpr, TILE: tl.constexpr, SOURCE_TILE: tl.constexpr,
     IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     tile = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     complete = ((tl.load(position_ptr) + row + 1) // BLOCK).to(tl.int32)

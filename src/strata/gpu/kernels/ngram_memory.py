@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div, sigmoid
+from strata.gpu.kernels.arith import div, sigmoid
 from strata.gpu.kernels.causal_conv import conv_silu, keep_raw
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,13 +76,14 @@ def add_memory(
     _ngram_gate_kernel[(num_streams, num_rows)](
         streams, key, value, constants.key_gamma, constants.query_gamma, constants.conv_gamma,
         gated, conv_inputs, key.stride(0), value.stride(0), eps, width**-0.5,
-        STREAMS=num_streams, D=width, D_TILE=triton.next_power_of_2(width), num_warps=8, **LAUNCH,
+        STREAMS=num_streams, D=width, D_TILE=triton.next_power_of_2(width), num_warps=8,
+        **LAUNCH_AFTER,
     )  # fmt: skip
     channels = num_streams * width
     _ngram_conv_kernel[(triton.cdiv(channels, _COLUMNS), num_rows)](
         streams, gated, conv_inputs, constants.conv, ring, position, CHANNELS=channels,
         COLUMNS=_COLUMNS, KERNEL=constants.conv.shape[0], DILATION=constants.dilation,
-        RING=ring.shape[0], num_warps=4, **LAUNCH,
+        RING=ring.shape[0], num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -97,6 +99,7 @@ def _ngram_gate_kernel(
     inputs_ptr, key_stride, value_stride, eps, scale, STREAMS: tl.constexpr, D: tl.constexpr,
     D_TILE: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     stream = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     offs = tl.arange(0, D_TILE)
@@ -120,6 +123,7 @@ def _ngram_conv_kernel(
     CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, KERNEL: tl.constexpr, DILATION: tl.constexpr,
     RING: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     row = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     mask = channel < CHANNELS

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels import arith
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.group import group_sums, load_group
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.unpack import traits
@@ -50,9 +51,34 @@ def matrix_sums(
     Every slot holds the same.
     """
     thread = tl.arange(0, TILE * SLOTS * 8)
+    panel = tl.minimum(first_panel + thread // (8 * SLOTS), num_panels - 1)
+    return panel_sums(
+        panels_ptr, panel, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
+        IS_SHORT, N, SLOTS, TILE,
+    )  # fmt: skip
+
+
+@triton.jit
+def panel_sums(
+    panels_ptr,
+    panel,
+    x,
+    grid_ptr,
+    FORMAT: tl.constexpr,
+    TRAITS: tl.constexpr,
+    PLANES: tl.constexpr,
+    NUM_PLANES: tl.constexpr,
+    PANEL_BYTES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    IS_SHORT: tl.constexpr,
+    N: tl.constexpr,
+    SLOTS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """``matrix_sums`` of any panels: ``panel`` [TILE * SLOTS * 8] is the one of each thread."""
+    thread = tl.arange(0, TILE * SLOTS * 8)
     row = thread % 8
     slot = thread // 8 % SLOTS
-    panel = tl.minimum(first_panel + thread // (8 * SLOTS), num_panels - 1)
     base = panels_ptr + panel.to(tl.int64) * PANEL_BYTES
     totals = ()
     for _ in tl.static_range(N):
@@ -118,6 +144,8 @@ def _product_kernel(
     TILE: tl.constexpr,
 ):
     first = tl.program_id(0) * TILE
+    fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES, TILE)
+    wait_for_inputs()
     x = (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr)
     totals = matrix_sums(
         panels_ptr, first, num_panels, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES,
@@ -188,5 +216,5 @@ def product(weights: PackedMatrix, x: Codes, out: Tensor, tiling: Tiling | None 
         **shape_of(weights.format_name, weights.inner),
         N=x.num_rows,
         **options,
-        **arith.LAUNCH,
+        **LAUNCH_AFTER,
     )

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div, rint
+from strata.gpu.kernels.arith import div, rint
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.indexer import INDEX_GROUP
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def append(
         HEADS=heads, KV_HEADS=kv_heads, DH=head_dim, DH_TILE=triton.next_power_of_2(head_dim),
         PAIRS=rope.cos.shape[1], IS_INT8=cells.is_int8, CELL_GROUP=CELL_GROUP,
         INDEX_HEADS=index_heads, DI=index_dim, DI_TILE=triton.next_power_of_2(index_dim),
-        BLOCK=block, RING=ring, INDEX_GROUP=INDEX_GROUP, num_warps=2, **LAUNCH,
+        BLOCK=block, RING=ring, INDEX_GROUP=INDEX_GROUP, num_warps=2, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -241,6 +242,7 @@ def _append_kernel(
     INDEX_HEADS: tl.constexpr, DI: tl.constexpr, DI_TILE: tl.constexpr, BLOCK: tl.constexpr,
     RING: tl.constexpr, INDEX_GROUP: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     position = tl.load(position_ptr)

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.gpu.kernels import arith
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 
 BLOCKS = 8  # blocks of 32 in a group
 
@@ -132,6 +133,7 @@ def _quantize_kernel(
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_inputs()
     n = tl.program_id(0).to(tl.int64)
     offs_block = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     halves = tl.arange(0, 2)
@@ -176,5 +178,5 @@ def quantize(x: Tensor, out: Codes, bad: Tensor) -> None:
         GROUPS=out.num_groups,
         BLOCK=block,
         num_warps=2,
-        **arith.LAUNCH,
+        **LAUNCH_AFTER,
     )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div, exp, sigmoid
+from strata.gpu.kernels.arith import div, exp, sigmoid
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +49,7 @@ def route(
         logits, shared_logits, expert_ids, topk_weights, shared_weight, bad, logits.stride(0),
         shared_logits.stride(0), weights_scale, EXPERTS=num_experts,
         TILE=triton.next_power_of_2(num_experts), TOP_K=expert_ids.shape[1],
-        K_TILE=triton.next_power_of_2(expert_ids.shape[1]), num_warps=1, **LAUNCH,
+        K_TILE=triton.next_power_of_2(expert_ids.shape[1]), num_warps=1, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def _route_kernel(
     shared_stride, weights_scale, EXPERTS: tl.constexpr, TILE: tl.constexpr, TOP_K: tl.constexpr,
     K_TILE: tl.constexpr,
 ):  # fmt: skip
+    wait_for_inputs()
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, TILE)
     logits = tl.load(logits_ptr + row * stride + offs, offs < EXPERTS, 0.0)

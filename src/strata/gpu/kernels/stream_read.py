@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 
 from strata.gpu.float_matrix import FloatMatrix
-from strata.gpu.kernels.arith import LAUNCH, div, sigmoid, silu
-from strata.gpu.kernels.float_product import float_shape, float_sums
+from strata.gpu.kernels.arith import div, sigmoid, silu
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
+from strata.gpu.kernels.float_product import can_split, float_shape, float_sums
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of
 from strata.gpu.kernels.quantize import Codes
@@ -48,6 +49,7 @@ def read_streams(
     x: Tensor,
     codes: Codes | None,
     bad: Tensor,
+    split: Tensor | None = None,
 ) -> None:
     """x = mean over the streams of xn * sigmoid(up . silu(low / S)), and its codes.
 
@@ -63,6 +65,7 @@ def read_streams(
         x: [N, D] float32.
         codes: of x; zero past a row's end.
         bad: [1] int32, becomes 1 when a value is NaN or infinite.
+        split: [N, D] float32, x again as ``float_product`` takes split rows, or None.
     """
     num_rows, width = x.shape
     streams = xn.shape[1] // width
@@ -71,12 +74,12 @@ def read_streams(
     common = {
         "RANK": up.inner, "RANK_TILE": max(32, triton.next_power_of_2(up.inner)),
         "STREAMS": streams, "D": width, "HAS_CODES": codes is not None, "OUT_GROUPS": groups,
-        "N": num_rows, "TILE": tile, **LAUNCH,
+        "N": num_rows, "TILE": tile, **LAUNCH_AFTER,
     }  # fmt: skip
     if isinstance(up, FloatMatrix):
         _read_float_kernel[(width // _COLUMNS,)](
-            low, low.stride(0), low_room, up.panels, up.num_panels, xn, x, *tail,
-            **float_shape(up), **common, num_warps=min(16, tile),
+            low, low.stride(0), low_room, up.panels, up.num_panels, xn, x, split, *tail,
+            **float_shape(up), IS_SPLIT=can_split(up.inner), **common, num_warps=min(16, tile),
         )  # fmt: skip
         return
     assert isinstance(low_room, Codes)  # noqa: S101 - said above
@@ -84,15 +87,16 @@ def read_streams(
     slots = min(4, triton.next_power_of_2(low_room.num_groups))
     _read_kernel[(width // _COLUMNS,)](
         low, low.stride(0), *low_tail[:5], up.panels, up.num_panels,
-        lattice(up.format_name, x.device), xn, x, *tail, bad, **shape_of(up.format_name, up.inner),
-        SLOTS=slots, **common, num_warps=max(1, tile * slots * 8 // 32),
+        lattice(up.format_name, x.device), xn, x, split, *tail, bad,
+        **shape_of(up.format_name, up.inner), SLOTS=slots, **common,
+        num_warps=max(1, tile * slots * 8 // 32),
     )  # fmt: skip
 
 
 @triton.jit
 def _mix_block(
-    gate, xn_ptr, x_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, n,
-    block, STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr,
+    gate, xn_ptr, x_ptr, split_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr,
+    bad_ptr, n, block, STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr,
     OUT_GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Mixes 32 columns of row n by the products ``gate`` [STREAMS, 32]."""
@@ -104,6 +108,9 @@ def _mix_block(
         total += tl.sum(tl.where(stream == s, gated, 0.0), axis=0)
     mixed = div(total, float(STREAMS))
     tl.store(x_ptr + n * D + block * 32 + tl.arange(0, 32), mixed)
+    if split_ptr is not None:
+        column = block * 32 + tl.arange(0, 32)
+        tl.store(split_ptr + n * D + column % 4 * (D // 4) + column // 4, mixed)
     if HAS_CODES:
         store_tail(
             mixed, n, block, 1, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr,
@@ -113,42 +120,48 @@ def _mix_block(
 
 @triton.jit
 def _read_float_kernel(
-    low_ptr, low_stride, room_ptr, panels_ptr, num_panels, xn_ptr, x_ptr, codes_ptr, scales_ptr,
-    sums_ptr, scaled_ptr, halves_ptr, bad_ptr, RANK: tl.constexpr, RANK_TILE: tl.constexpr,
-    STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr, OUT_GROUPS: tl.constexpr,
-    FORMAT: tl.constexpr, INNER: tl.constexpr, LOADS: tl.constexpr, AHEAD: tl.constexpr,
-    VALUES: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr,
+    low_ptr, low_stride, room_ptr, panels_ptr, num_panels, xn_ptr, x_ptr, split_ptr, codes_ptr,
+    scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, RANK: tl.constexpr,
+    RANK_TILE: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr,
+    OUT_GROUPS: tl.constexpr, FORMAT: tl.constexpr, INNER: tl.constexpr, LOADS: tl.constexpr,
+    AHEAD: tl.constexpr, VALUES: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
+    fetch_ahead(panels_ptr, block * TILE, num_panels, LOADS * 512, TILE)
+    wait_for_inputs()
     offs_r = tl.arange(0, RANK_TILE)
+    place = offs_r % 4 * (RANK // 4) + offs_r // 4 if IS_SPLIT else offs_r
     row = block * 0
     while row < N:
         low = tl.load(low_ptr + row * low_stride + offs_r, offs_r < RANK, 0.0)
-        tl.store(room_ptr + row * RANK + offs_r, silu(div(low, float(STREAMS))), offs_r < RANK)
+        tl.store(room_ptr + row * RANK + place, silu(div(low, float(STREAMS))), offs_r < RANK)
         row += 1
     tl.debug_barrier()
     totals = float_sums(
         panels_ptr, block * TILE, num_panels, room_ptr, RANK, FORMAT, INNER, LOADS, AHEAD, VALUES,
-        N, TILE,
+        N, TILE, IS_SPLIT,
     )  # fmt: skip
     for n in tl.static_range(N):
         _mix_block(
-            tl.reshape(totals[n], (STREAMS, 32)), xn_ptr, x_ptr, codes_ptr, scales_ptr, sums_ptr,
-            scaled_ptr, halves_ptr, bad_ptr, n, block, STREAMS, D, HAS_CODES, OUT_GROUPS,
+            tl.reshape(totals[n], (STREAMS, 32)), xn_ptr, x_ptr, split_ptr, codes_ptr, scales_ptr,
+            sums_ptr, scaled_ptr, halves_ptr, bad_ptr, n, block, STREAMS, D, HAS_CODES, OUT_GROUPS,
         )  # fmt: skip
 
 
 @triton.jit
 def _read_kernel(
     low_ptr, low_stride, low_codes_ptr, low_scales_ptr, low_sums_ptr, low_scaled_ptr,
-    low_halves_ptr, panels_ptr, num_panels, grid_ptr, xn_ptr, x_ptr, codes_ptr, scales_ptr,
-    sums_ptr, scaled_ptr, halves_ptr, bad_ptr, low_bad_ptr, RANK: tl.constexpr,
-    RANK_TILE: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr, OUT_GROUPS: tl.constexpr,
-    FORMAT: tl.constexpr, TRAITS: tl.constexpr, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr,
-    PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, N: tl.constexpr,
-    SLOTS: tl.constexpr, TILE: tl.constexpr,
+    low_halves_ptr, panels_ptr, num_panels, grid_ptr, xn_ptr, x_ptr, split_ptr, codes_ptr,
+    scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, low_bad_ptr, RANK: tl.constexpr,
+    RANK_TILE: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr,
+    OUT_GROUPS: tl.constexpr, FORMAT: tl.constexpr, TRAITS: tl.constexpr, PLANES: tl.constexpr,
+    NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr,
+    IS_SHORT: tl.constexpr, N: tl.constexpr, SLOTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
+    fetch_ahead(panels_ptr, block * TILE, num_panels, PANEL_BYTES, TILE)
+    wait_for_inputs()
     offs_r = tl.arange(0, RANK_TILE)
     row = block * 0
     while row < N:
@@ -169,6 +182,6 @@ def _read_kernel(
         # Every slot holds the same: one of them and zeros are an exact sum.
         gate = tl.sum(tl.where(first, totals[n], 0.0), axis=1)
         _mix_block(
-            tl.reshape(gate, (STREAMS, 32)), xn_ptr, x_ptr, codes_ptr, scales_ptr, sums_ptr,
-            scaled_ptr, halves_ptr, bad_ptr, n, block, STREAMS, D, HAS_CODES, OUT_GROUPS,
+            tl.reshape(gate, (STREAMS, 32)), xn_ptr, x_ptr, split_ptr, codes_ptr, scales_ptr,
+            sums_ptr, scaled_ptr, halves_ptr, bad_ptr, n, block, STREAMS, D, HAS_CODES, OUT_GROUPS,
         )  # fmt: skip
