@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels import experts
+from strata.gpu.kernels.bundle_product import MAX_MATRICES, bundle_product
 from strata.gpu.kernels.expert_window import down_outputs, gate_up_codes, is_fusible
 from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.hyper_connections import ExpertOutputs
@@ -121,6 +122,12 @@ class Launches:
 
         ``split`` is ``x`` again as plain matrices take it fastest, or None.
         """
+        if 2 <= len(matrices.launches) <= MAX_MATRICES:
+            is_split = split is not None
+            given = x if split is None else split
+            codes = self._codes_for(matrices, x, n)
+            bundle_product(matrices.launches, codes, given, out, is_split=is_split)
+            return
         for matrix, column in matrices.launches:
             columns = out[:, column : column + matrix.num_rows]
             if not isinstance(matrix, FloatMatrix):

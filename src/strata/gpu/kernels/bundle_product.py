@@ -1,0 +1,212 @@
+"""Products of matrices that share their rows of activations but not their format, in one launch.
+
+A program belongs to one matrix and does what one of ``product`` or ``float_product`` would do, so
+the bits are theirs. Plain matrices come first: their sums are chains that take long however small
+they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+from strata.gpu.float_matrix import FloatMatrix
+from strata.gpu.kernels.arith import INTERPRETED
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
+from strata.gpu.kernels.float_product import float_shape, float_sums
+from strata.gpu.kernels.lattices import lattice
+from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from strata.gpu.kernels.quantize import Codes
+    from strata.gpu.packing import PackedMatrix
+
+MAX_MATRICES = 4
+_LETTERS = "abcd"
+# Panels of a program in the interpreter, where calls cost the same whatever their width.
+_INTERPRETED_PANELS = 32
+_NO_FLOAT = {"INNER": 0, "LOADS": 0, "AHEAD": 0, "VALUES": 0}
+_NO_BLOCKS = {
+    "TRAITS": (), "PLANES": (), "NUM_PLANES": 0, "PANEL_BYTES": 0, "GROUPS": 0, "IS_SHORT": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Arguments of one matrix: at run time, at compile time; its programs."""
+
+    values: tuple[object, ...]
+    constants: dict[str, object]
+    num_programs: int
+
+
+def bundle_product(
+    matrices: Sequence[tuple[PackedMatrix | FloatMatrix, int]],
+    codes: Codes | None,
+    x: Tensor,
+    out: Tensor,
+    *,
+    is_split: bool,
+) -> None:
+    """out[n, column of a matrix + r] = row r of that matrix times x[n]; bits as of one by one.
+
+    Args:
+        matrices: 2 to MAX_MATRICES, and the first column of each.
+        codes: of x, where a matrix is quantised.
+        x: [N, inner] float32, rows of any stride, N from 1 to 8; for plain matrices.
+        out: [N, columns] float32, rows of any stride.
+        is_split: x is as ``float_product`` takes split rows.
+    """
+    order = sorted(matrices, key=lambda item: not isinstance(item[0], FloatMatrix))
+    num_groups = 0 if codes is None else codes.num_groups
+    tile, options = tiling_options(None, _INTERPRETED_PANELS, num_groups)
+    slots, num_warps = options["SLOTS"], options["num_warps"]
+    parts = [
+        _float_part(matrix, column, len(x))
+        if isinstance(matrix, FloatMatrix)
+        else _packed_part(matrix, column, tile)
+        for matrix, column in order
+    ]
+    parts += [_Part((None, None, 0, 0, 0), _constants("", 1), 0)] * (MAX_MATRICES - len(parts))
+    values, constants, end = [], {}, 0
+    for letter, part in zip(_LETTERS, parts, strict=True):
+        end += part.num_programs
+        values += [*part.values, end]
+        constants |= {f"{letter}_{name}": value for name, value in part.constants.items()}
+    fields = (None,) * 5
+    if codes is not None:
+        fields = (codes.codes, codes.scales, codes.sums, codes.scaled_sums, codes.scaled_half_sums)
+    _bundle_kernel[(end,)](
+        *fields, x, x.stride(0), out, out.stride(0), *values, **constants, N=len(x), SLOTS=slots,
+        IS_SPLIT=is_split, num_warps=num_warps, **LAUNCH_AFTER,
+    )  # fmt: skip
+
+
+def _constants(format_name: str, tile: int, **shape: object) -> dict[str, object]:
+    shapes = {**_NO_BLOCKS, **_NO_FLOAT, **shape}
+    is_float = shapes["VALUES"] != 0
+    return {**shapes, "FORMAT": format_name, "TILE": tile, "IS_FLOAT": is_float}
+
+
+def _float_part(matrix: FloatMatrix, column: int, num_rows: int) -> _Part:
+    tile = _INTERPRETED_PANELS if INTERPRETED else 1
+    values = (matrix.panels, None, matrix.num_panels, matrix.num_rows, column)
+    shape = float_shape(matrix)
+    constants = _constants(str(shape.pop("FORMAT")), tile, **shape)
+    return _Part(values, constants, triton.cdiv(matrix.num_panels, tile) * num_rows)
+
+
+def _packed_part(matrix: PackedMatrix, column: int, tile: int) -> _Part:
+    grid = lattice(matrix.format_name, matrix.panels.device)
+    values = (matrix.panels, grid, matrix.num_panels, matrix.num_rows, column)
+    shape = shape_of(matrix.format_name, matrix.inner)
+    constants = _constants(str(shape.pop("FORMAT")), tile, **shape)
+    return _Part(values, constants, triton.cdiv(matrix.num_panels, tile))
+
+
+@triton.jit
+def _part(
+    number, x, x_ptr, x_stride, out_ptr, out_stride, panels_ptr, grid_ptr, num_panels, num_rows,
+    column, FORMAT: tl.constexpr, IS_FLOAT: tl.constexpr, TRAITS: tl.constexpr,
+    PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr,
+    GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, INNER: tl.constexpr, LOADS: tl.constexpr,
+    AHEAD: tl.constexpr, VALUES: tl.constexpr, N: tl.constexpr, SLOTS: tl.constexpr,
+    TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Program ``number`` of one matrix."""
+    if IS_FLOAT:
+        programs = (num_panels + TILE - 1) // TILE
+        n = number // programs
+        first = number % programs * TILE
+        fetch_ahead(panels_ptr, first, num_panels, LOADS * 512, TILE)
+        wait_for_inputs()
+        sums = float_sums(
+            panels_ptr, first, num_panels, x_ptr + n * x_stride, x_stride, FORMAT, INNER, LOADS,
+            AHEAD, VALUES, 1, TILE, IS_SPLIT,
+        )  # fmt: skip
+        row = first * 8 + tl.arange(0, TILE * 8)
+        tl.store(out_ptr + n * out_stride + column + row, sums[0], mask=row < num_rows)
+    else:
+        first = number * TILE
+        fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES, TILE)
+        wait_for_inputs()
+        totals = matrix_sums(
+            panels_ptr, first, num_panels, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES,
+            PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS, TILE,
+        )  # fmt: skip
+        panel = (first + tl.arange(0, TILE))[:, None, None]
+        slot = tl.arange(0, SLOTS)[None, :, None]
+        rows = panel * 8 + slot * 0 + tl.arange(0, 8)[None, None, :]
+        for n in tl.static_range(N):
+            is_stored = (rows < num_rows) & (slot == 0)
+            tl.store(out_ptr + n * out_stride + column + rows, totals[n], mask=is_stored)
+
+
+_SIZES = [
+    "out_stride", "x_stride",
+    *(f"{letter}_{name}" for letter in _LETTERS for name in ("panels", "rows", "column", "end")),
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _bundle_kernel(
+    codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, x_ptr, x_stride, out_ptr, out_stride,
+    a_ptr, a_grid_ptr, a_panels, a_rows, a_column, a_end,
+    b_ptr, b_grid_ptr, b_panels, b_rows, b_column, b_end,
+    c_ptr, c_grid_ptr, c_panels, c_rows, c_column, c_end,
+    d_ptr, d_grid_ptr, d_panels, d_rows, d_column, d_end,  # noqa: ARG001 - the last one ends all
+    a_FORMAT: tl.constexpr, a_IS_FLOAT: tl.constexpr, a_TRAITS: tl.constexpr,
+    a_PLANES: tl.constexpr, a_NUM_PLANES: tl.constexpr, a_PANEL_BYTES: tl.constexpr,
+    a_GROUPS: tl.constexpr, a_IS_SHORT: tl.constexpr, a_INNER: tl.constexpr,
+    a_LOADS: tl.constexpr, a_AHEAD: tl.constexpr, a_VALUES: tl.constexpr, a_TILE: tl.constexpr,
+    b_FORMAT: tl.constexpr, b_IS_FLOAT: tl.constexpr, b_TRAITS: tl.constexpr,
+    b_PLANES: tl.constexpr, b_NUM_PLANES: tl.constexpr, b_PANEL_BYTES: tl.constexpr,
+    b_GROUPS: tl.constexpr, b_IS_SHORT: tl.constexpr, b_INNER: tl.constexpr,
+    b_LOADS: tl.constexpr, b_AHEAD: tl.constexpr, b_VALUES: tl.constexpr, b_TILE: tl.constexpr,
+    c_FORMAT: tl.constexpr, c_IS_FLOAT: tl.constexpr, c_TRAITS: tl.constexpr,
+    c_PLANES: tl.constexpr, c_NUM_PLANES: tl.constexpr, c_PANEL_BYTES: tl.constexpr,
+    c_GROUPS: tl.constexpr, c_IS_SHORT: tl.constexpr, c_INNER: tl.constexpr,
+    c_LOADS: tl.constexpr, c_AHEAD: tl.constexpr, c_VALUES: tl.constexpr, c_TILE: tl.constexpr,
+    d_FORMAT: tl.constexpr, d_IS_FLOAT: tl.constexpr, d_TRAITS: tl.constexpr,
+    d_PLANES: tl.constexpr, d_NUM_PLANES: tl.constexpr, d_PANEL_BYTES: tl.constexpr,
+    d_GROUPS: tl.constexpr, d_IS_SHORT: tl.constexpr, d_INNER: tl.constexpr,
+    d_LOADS: tl.constexpr, d_AHEAD: tl.constexpr, d_VALUES: tl.constexpr, d_TILE: tl.constexpr,
+    N: tl.constexpr, SLOTS: tl.constexpr, IS_SPLIT: tl.constexpr,
+):  # fmt: skip
+    number = tl.program_id(0)
+    x = (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr)
+    if number < a_end:
+        _part(
+            number, x, x_ptr, x_stride, out_ptr, out_stride, a_ptr, a_grid_ptr, a_panels, a_rows,
+            a_column, a_FORMAT, a_IS_FLOAT, a_TRAITS, a_PLANES, a_NUM_PLANES, a_PANEL_BYTES,
+            a_GROUPS, a_IS_SHORT, a_INNER, a_LOADS, a_AHEAD, a_VALUES, N, SLOTS, a_TILE, IS_SPLIT,
+        )  # fmt: skip
+    elif number < b_end:
+        _part(
+            number - a_end, x, x_ptr, x_stride, out_ptr, out_stride, b_ptr, b_grid_ptr, b_panels,
+            b_rows, b_column, b_FORMAT, b_IS_FLOAT, b_TRAITS, b_PLANES, b_NUM_PLANES,
+            b_PANEL_BYTES, b_GROUPS, b_IS_SHORT, b_INNER, b_LOADS, b_AHEAD, b_VALUES, N, SLOTS,
+            b_TILE, IS_SPLIT,
+        )  # fmt: skip
+    elif c_FORMAT != "":
+        if number < c_end:
+            _part(
+                number - b_end, x, x_ptr, x_stride, out_ptr, out_stride, c_ptr, c_grid_ptr,
+                c_panels, c_rows, c_column, c_FORMAT, c_IS_FLOAT, c_TRAITS, c_PLANES, c_NUM_PLANES,
+                c_PANEL_BYTES, c_GROUPS, c_IS_SHORT, c_INNER, c_LOADS, c_AHEAD, c_VALUES, N, SLOTS,
+                c_TILE, IS_SPLIT,
+            )  # fmt: skip
+        elif d_FORMAT != "":
+            _part(
+                number - c_end, x, x_ptr, x_stride, out_ptr, out_stride, d_ptr, d_grid_ptr,
+                d_panels, d_rows, d_column, d_FORMAT, d_IS_FLOAT, d_TRAITS, d_PLANES, d_NUM_PLANES,
+                d_PANEL_BYTES, d_GROUPS, d_IS_SHORT, d_INNER, d_LOADS, d_AHEAD, d_VALUES, N, SLOTS,
+                d_TILE, IS_SPLIT,
+            )  # fmt: skip
