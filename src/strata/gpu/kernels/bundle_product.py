@@ -32,6 +32,8 @@ MAX_MATRICES = 4
 _LETTERS = "abcd"
 # Panels of a program in the interpreter, where calls cost the same whatever their width.
 _INTERPRETED_PANELS = 32
+# Loads a plain matrix keeps in flight: its registers are those of every program beside it.
+_MOST_AHEAD = 4
 _NO_FLOAT = {"INNER": 0, "LOADS": 0, "AHEAD": 0, "VALUES": 0}
 _NO_BLOCKS = {
     "TRAITS": (), "PLANES": (), "NUM_PLANES": 0, "PANEL_BYTES": 0, "GROUPS": 0, "IS_SHORT": False,
@@ -98,7 +100,7 @@ def _constants(format_name: str, tile: int, **shape: object) -> dict[str, object
 def _float_part(matrix: FloatMatrix, column: int, num_rows: int) -> _Part:
     tile = _INTERPRETED_PANELS if INTERPRETED else 1
     values = (matrix.panels, None, matrix.num_panels, matrix.num_rows, column)
-    shape = float_shape(matrix)
+    shape = float_shape(matrix, _MOST_AHEAD)
     constants = _constants(str(shape.pop("FORMAT")), tile, **shape)
     return _Part(values, constants, triton.cdiv(matrix.num_panels, tile) * num_rows)
 

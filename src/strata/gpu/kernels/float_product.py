@@ -138,14 +138,14 @@ def _float_kernel(
         tl.store(out_ptr + (n_first + n) * out_stride + row, sums[n], mask=row < num_rows)
 
 
-def float_shape(weights: FloatMatrix) -> dict[str, object]:
-    """The compile-time arguments that a matrix decides."""
+def float_shape(weights: FloatMatrix, most_ahead: int = _MOST_AHEAD) -> dict[str, object]:
+    """The compile-time arguments that a matrix decides; loads kept in flight take registers."""
     loads = weights.panels.shape[1] // 512
     return {
         "FORMAT": weights.format_name,
         "INNER": weights.inner,
         "LOADS": loads,
-        "AHEAD": max(n for n in range(1, _MOST_AHEAD + 1) if loads % n == 0),
+        "AHEAD": max(n for n in range(1, most_ahead + 1) if loads % n == 0),
         "VALUES": 16 // (4 if weights.format_name == "F32" else 2),
     }
 
