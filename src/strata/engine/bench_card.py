@@ -75,8 +75,8 @@ class Probe(Protocol):
     def window_kernels(self, session: Any, num_rows: int, /) -> Sequence[KernelCost]:
         """Its kernels; likewise."""
 
-    def kernels(self, run: Callable[[], object], /) -> Sequence[KernelCost]:
-        """Kernels of anything."""
+    def prompt_kernels(self, run: Callable[[], object], num_rows: int, /) -> Sequence[KernelCost]:
+        """Kernels of ``run``, which reads one chunk of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,4 +314,4 @@ class _Run:
             session.reset()
             session.prefill(prompt[:step])
 
-        return step, self._probe.kernels(run)
+        return step, self._probe.prompt_kernels(run, step)

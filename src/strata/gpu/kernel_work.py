@@ -1,4 +1,4 @@
-"""What each kernel of a decode window must read and multiply at least: the floor of its time.
+"""What a window's and a prompt's kernels must read and multiply at least: floors of their times.
 
 Numbers only: no torch. Weights count as they lie on the card, by ``model_layout``; state and cells
 by ``session_layout``. Activations are left out: they are small and stay in the second level cache.
@@ -15,6 +15,10 @@ How bytes are counted, each once a window:
 
 Multiplications are of 8-bit integers: weights times rows, experts once for every row that chose
 them. Unpacking codes is not counted, so a grid format's real floor is higher.
+
+For a chunk of a prompt the codes are first expanded to bytes: the products read a byte a weight,
+all experts once, and the expansion reads what is stored and writes those bytes. Plain matrices have
+no floor there, since their products are not of integers.
 """
 
 from __future__ import annotations
@@ -36,6 +40,9 @@ if TYPE_CHECKING:
 PRODUCTS = ("_product_kernel", "_float_kernel")
 READS = ("_read_kernel", "_read_float_kernel")  # up matrices of hyper-connections
 EXPERTS = "_entry_kernel"
+PROMPT_PRODUCTS = "_grouped_kernel"
+PROMPT_GATE_UP = "_gate_up_kernel"
+EXPANSION = "_expand_kernel"
 RECURRENCE = "_window_kernel"
 ATTENTION = "_attention_part_kernel"
 SCORES = "_score_kernel"
@@ -83,6 +90,31 @@ def window_work(
         SCORES: Work(num_qsa * _index_bytes(spec, position + num_rows)),
     }
     return {name: item for name, item in work.items() if item.num_bytes}
+
+
+def prompt_work(layout: ModelLayout, spec: ModelSpec, num_rows: int) -> dict[str, Work]:
+    """Work by kernel of one chunk of a prompt; without the head, which reads one row.
+
+    Args:
+        layout: of the model.
+        spec: geometry.
+        num_rows: of the chunk, so many that every expert is chosen.
+    """
+    bundles = [bundle for layer in layout.layers for bundle in layer.bundles]
+    launches = [launch for bundle in bundles for launch in bundle.launches if not launch.is_float]
+    weights = sum(part.num_rows * launch.inner for launch in launches for part in launch.parts)
+    products = Work(weights, weights * num_rows)
+    gate_up, expansion = Work(), Work(sum(launch.num_bytes for launch in launches) + weights)
+    for layer in layout.layers:
+        for experts, num_chosen in (
+            (layer.experts, num_rows * spec.top_k),
+            (layer.shared, num_rows),
+        ):
+            matrix = experts.hidden_size * experts.expert_size
+            products += Work(experts.num * matrix, num_chosen * matrix)
+            gate_up += Work(experts.num * 2 * matrix, num_chosen * 2 * matrix)
+            expansion += Work(experts.num * (experts.blob_bytes + 3 * matrix))
+    return {PROMPT_PRODUCTS: products, PROMPT_GATE_UP: gate_up, EXPANSION: expansion}
 
 
 def distinct_experts(num_experts: int, top_k: int, num_rows: int) -> float:

@@ -5,13 +5,13 @@ Owns how a floor becomes seconds. What the floors are is ``kernel_work``; nothin
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from strata.gpu.card_facts import Rates, card_facts, measure_rates
-from strata.gpu.kernel_work import Work, window_work
+from strata.gpu.kernel_work import Work, prompt_work, window_work
 from strata.gpu.profile import KernelTime, card_seconds, kernel_times
 from strata.gpu.sampler import Choice
 
@@ -102,10 +102,14 @@ class CardProbe:
         times = kernel_times(session.relaunch(num_rows, Choice.LIKELIEST), _PROFILED)
         return [cost_of(time, work.get(time.name), self.rates) for time in times]
 
-    def kernels(self, run: Callable[[], object]) -> list[KernelCost]:
-        """Kernels of anything, longest first, without floors."""
-        times = kernel_times(run, 1)
-        return [cost_of(time, None, self.rates) for time in times]
+    def prompt_kernels(self, run: Callable[[], object], num_rows: int) -> list[KernelCost]:
+        """Kernels of ``run``, which reads one chunk of a prompt; longest first."""
+        work = prompt_work(self._model.layout, self._model.spec, num_rows)
+        rates = self.rates
+        by_tensor_cores = replace(rates, dot_products_per_s=rates.tensor_products_per_s)
+        return [
+            cost_of(time, work.get(time.name), by_tensor_cores) for time in kernel_times(run, 1)
+        ]
 
 
 def cost_of(time: KernelTime, work: Work | None, rates: Rates) -> KernelCost:

@@ -65,9 +65,9 @@ class FakeProbe:
         self.asked.append(("kernels", num_rows, session.position))
         return KERNELS
 
-    def kernels(self, run: Callable[[], object]) -> Sequence[FakeCost]:
+    def prompt_kernels(self, run: Callable[[], object], num_rows: int) -> Sequence[FakeCost]:
         run()
-        self.asked.append(("prompt",))
+        self.asked.append(("prompt", num_rows))
         return KERNELS
 
 
@@ -109,8 +109,16 @@ def test_everything_fits_the_capacity_the_plan_asks_for() -> None:
 def test_the_prompt_s_first_step_is_profiled_unless_it_is_a_window() -> None:
     # The fake reads eight tokens a step: those are decode windows, whose kernels are known.
     _, probe, report, _ = run(CardPlan(prompts=(20,), contexts=(5,), rows=(1,)))
-    assert ("prompt",) not in probe.asked
+    assert "prompt" not in [item[0] for item in probe.asked]
     assert report.prompt_kernel_tokens == 0
+
+
+def test_a_longer_first_step_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fakes.STEP_TOKENS", 16)
+    _, probe, report, _ = run(CardPlan(prompts=(20,), contexts=(5,), rows=(1,)))
+    assert ("prompt", 16) in probe.asked
+    assert report.prompt_kernel_tokens == 16
+    assert [kernel.name for kernel in report.prompt_kernels] == [item.name for item in KERNELS]
 
 
 def test_figures_by_hand_and_as_json() -> None:

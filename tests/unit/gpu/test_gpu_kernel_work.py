@@ -19,7 +19,7 @@ from strata.formats.synth import GEOMETRIES, MIXES, _plan, spec_of
 from strata.formats.tensor_index import TensorEntry
 from strata.gpu import kernel_work
 from strata.gpu.card_facts import Rates
-from strata.gpu.kernel_work import Work, distinct_experts, window_work
+from strata.gpu.kernel_work import Work, distinct_experts, prompt_work, window_work
 from strata.gpu.model_layout import model_layout
 from strata.gpu.probe import cost_of
 from strata.gpu.profile import KernelTime, grouped
@@ -84,6 +84,33 @@ def test_cells_by_hand(coder) -> None:
     # 512 of 2,500 blocks are chosen: keys of 128 float32 values; nothing to choose before.
     assert many[kernel_work.SCORES].num_bytes == 12 * 2500 * 128 * 4
     assert kernel_work.SCORES not in few
+
+
+def test_a_prompt_s_chunk_by_hand(coder) -> None:
+    spec, entries, layout = coder
+    work = prompt_work(layout, spec, 1000)
+    # 48 layers, 256 experts and a shared one, each 2560 x 640; ten chosen, and the shared one.
+    matrix = 2560 * 640
+    gate_up = work[kernel_work.PROMPT_GATE_UP]
+    assert gate_up.num_bytes == 48 * 257 * 2 * matrix
+    assert gate_up.num_products == 48 * 1000 * 11 * 2 * matrix
+    down = (48 * 257 * matrix, 48 * 1000 * 11 * matrix)
+    dense = sum(
+        int(np.prod(item.shape))
+        for name, item in entries.items()
+        if "blk." in name and "exp" not in name and item.format.name not in ("F32", "F16", "BF16")
+    )
+    products = work[kernel_work.PROMPT_PRODUCTS]
+    assert products.num_bytes == down[0] + dense
+    assert products.num_products == down[1] + 1000 * dense
+    # Every quantised byte of the layers is read once, and each of its weights written as a byte.
+    written = gate_up.num_bytes + products.num_bytes
+    stored = sum(
+        item.num_bytes
+        for name, item in entries.items()
+        if "blk." in name and item.format.name not in ("F32", "F16", "BF16")
+    )
+    assert stored <= work[kernel_work.EXPANSION].num_bytes - written <= 1.02 * stored
 
 
 def test_distinct_experts_are_those_of_even_choices() -> None:
