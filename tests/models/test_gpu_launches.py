@@ -84,11 +84,13 @@ def test_floors_are_those_of_the_kernels_that_read(
         for matrix, _ in bundle.launches:
             (name,) = launches.names_given(matrix.panels)
             read[name] += matrix.panels.nbytes
-    for name in (*kernel_work.PRODUCTS, *kernel_work.READS):
+    for name in (*kernel_work.PRODUCTS, *kernel_work.READS, kernel_work.BUNDLES):
         assert read[name] == (work[name].num_bytes if name in work else 0), name
     for layer, memory in zip(weights.layers, session._state.layers, strict=True):
-        assert launches.names_given(layer.moe.experts.blobs) == {kernel_work.EXPERTS}
-        assert launches.names_given(layer.moe.shared.blobs) == {kernel_work.EXPERTS}
+        for slots in (layer.moe.experts, layer.moe.shared):
+            down = slots.blobs.view(-1)[slots.layout.offset_of(2) :]
+            assert launches.names_given(slots.blobs) == {kernel_work.GATE_UP}
+            assert launches.names_given(down) == {kernel_work.DOWN}
         if spec.layer_kinds[layer.index] is LayerKind.GDN:
             assert launches.names_given(memory.memory) == {kernel_work.RECURRENCE}
         else:

@@ -27,19 +27,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strata.gpu.session_layout import CELL_GROUP, most_selected
+from strata.gpu.weight_layout import MAX_MATRICES
 from strata.model_spec import LayerKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from strata.gpu.model_layout import ExpertsLayout, HcLayout, ModelLayout
+    from strata.gpu.model_layout import HcLayout, ModelLayout
     from strata.gpu.weight_layout import Bundle
     from strata.model_spec import ModelSpec
 
 # Of each pair the first takes quantised matrices, the second plain ones.
 PRODUCTS = ("_product_kernel", "_float_kernel")
 READS = ("_read_kernel", "_read_float_kernel")  # up matrices of hyper-connections
-EXPERTS = "_entry_kernel"
+BUNDLES = "_bundle_kernel"  # matrices of several formats that share an input
+GATE_UP, DOWN = "_gate_up_kernel", "_down_kernel"  # of routed experts and the shared one
+EXPERTS = "_entry_kernel"  # all three matrices, where gate and up differ in format
 PROMPT_PRODUCTS = "_grouped_kernel"
 PROMPT_GATE_UP = "_gate_up_kernel"
 EXPANSION = "_expand_kernel"
@@ -81,10 +84,13 @@ def window_work(
     num_qsa = len(kinds) - num_gdn
     ups = [hc.up for hc in _hcs(layout)]
     others = [bundle for bundle in layout.bundles if not any(bundle is up for up in ups)]
+    mixed = [bundle for bundle in others if 2 <= len(bundle.launches) <= MAX_MATRICES]
+    alone = [bundle for bundle in others if bundle not in mixed]
     work = {
         **_dense(ups, READS, num_rows),
-        **_dense(others, PRODUCTS, num_rows),
-        EXPERTS: _experts(layout, spec, num_rows),
+        **_dense(alone, PRODUCTS, num_rows),
+        BUNDLES: sum(_dense(mixed, PRODUCTS, num_rows).values(), start=Work()),
+        **_experts(layout, spec, num_rows),
         RECURRENCE: Work(num_gdn * _recurrence_bytes(spec)),
         ATTENTION: Work(num_qsa * _cell_bytes(spec, position + num_rows, kv_format)),
         SCORES: Work(num_qsa * _index_bytes(spec, position + num_rows)),
@@ -141,21 +147,22 @@ def _dense(bundles: Sequence[Bundle], kernels: tuple[str, str], num_rows: int) -
     }
 
 
-def _experts(layout: ModelLayout, spec: ModelSpec, num_rows: int) -> Work:
-    total = Work()
+def _experts(layout: ModelLayout, spec: ModelSpec, num_rows: int) -> dict[str, Work]:
+    work = dict.fromkeys((GATE_UP, DOWN, EXPERTS), Work())
     met = distinct_experts(spec.num_experts, spec.top_k, num_rows)
     for layer in layout.layers:
-        for experts, num_met, num_chosen in (
-            (layer.experts, met, num_rows * spec.top_k),
-            (layer.shared, 1, num_rows),
+        both = (layer.experts, layer.shared)
+        is_fused = all(experts.formats[0] == experts.formats[1] for experts in both)
+        for experts, num_met, num_chosen in zip(
+            both, (met, 1), (num_rows * spec.top_k, num_rows), strict=True
         ):
-            weights = _expert_weights(experts)
-            total += Work(num_met * experts.blob_bytes, num_chosen * weights)
-    return total
-
-
-def _expert_weights(experts: ExpertsLayout) -> int:
-    return 3 * experts.hidden_size * experts.expert_size
+            weights = experts.hidden_size * experts.expert_size
+            down = experts.down_bytes
+            work[GATE_UP if is_fused else EXPERTS] += Work(
+                num_met * (experts.blob_bytes - down), num_chosen * 2 * weights
+            )
+            work[DOWN if is_fused else EXPERTS] += Work(num_met * down, num_chosen * weights)
+    return work
 
 
 def _recurrence_bytes(spec: ModelSpec) -> int:

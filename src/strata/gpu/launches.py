@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels import experts
-from strata.gpu.kernels.bundle_product import MAX_MATRICES, bundle_product
+from strata.gpu.kernels.bundle_product import bundle_product
 from strata.gpu.kernels.expert_window import down_outputs, gate_up_codes, is_fusible
 from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.hyper_connections import ExpertOutputs
@@ -17,6 +17,7 @@ from strata.gpu.kernels.product import product
 from strata.gpu.kernels.quantize import quantize
 from strata.gpu.kernels.router import route
 from strata.gpu.kernels.stream_read import read_streams
+from strata.gpu.weight_layout import MAX_MATRICES
 
 if TYPE_CHECKING:
     from torch import Tensor

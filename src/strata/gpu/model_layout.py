@@ -62,6 +62,12 @@ class ExpertsLayout:
         )
         return -(-total // ALIGNMENT) * ALIGNMENT
 
+    @property
+    def down_bytes(self) -> int:
+        """Bytes of one expert's down, which is the last of it."""
+        panels = -(-self.hidden_size // PANEL_ROWS)
+        return panels * panel_bytes(self.formats[2], self.expert_size)
+
     def shapes(self) -> dict[str, Shape]:
         """Tensors on the card; the names are those of ``expert_slots.ExpertSlots``."""
         return {

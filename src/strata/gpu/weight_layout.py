@@ -22,6 +22,9 @@ PANEL_ROWS = 8
 FLOAT_FORMATS: Mapping[str, int] = MappingProxyType({"F32": 4, "F16": 2, "BF16": 2})
 """Plain formats and bytes of a value."""
 
+MAX_MATRICES = 4
+"""Formats of a bundle that ``kernels.bundle_product`` multiplies in one launch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

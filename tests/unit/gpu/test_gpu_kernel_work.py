@@ -24,7 +24,7 @@ from strata.gpu.model_layout import model_layout
 from strata.gpu.probe import cost_of
 from strata.gpu.profile import KernelTime, grouped
 
-DENSE = (*kernel_work.PRODUCTS, *kernel_work.READS)
+DENSE = (*kernel_work.PRODUCTS, *kernel_work.READS, kernel_work.BUNDLES)
 
 
 @pytest.fixture(scope="module", params=["iq3_s", "q2_0"])
@@ -42,6 +42,12 @@ def work_of(coder, rows: int, position: int, kv_format: str = "f16") -> dict[str
     return window_work(layout, spec, num_rows=rows, position=position, kv_format=kv_format)
 
 
+def experts_of(work: dict[str, Work]) -> Work:
+    # Gate and up have one format in both mixes.
+    assert kernel_work.EXPERTS not in work
+    return work[kernel_work.GATE_UP] + work[kernel_work.DOWN]
+
+
 def test_one_row_reads_what_the_file_has_for_a_token(coder) -> None:
     spec, entries, _ = coder
     work = work_of(coder, 1, 4095)
@@ -49,7 +55,7 @@ def test_one_row_reads_what_the_file_has_for_a_token(coder) -> None:
     experts = stored.weights[WeightClass.EXPERTS] + stored.weights[WeightClass.SHARED]
     # The shared router is counted with the shared expert there, with the matrices here.
     routers = sum(item.num_bytes for name, item in entries.items() if "gate_inp_shexp" in name)
-    assert experts - routers <= work[kernel_work.EXPERTS].num_bytes <= 1.01 * experts
+    assert experts - routers <= experts_of(work).num_bytes <= 1.01 * experts
     host = (WeightClass.EMBEDDING, WeightClass.NGRAM_TABLE)
     dense = sum(size for kind, size in stored.weights.items() if kind not in host) - experts
     found = sum(work[name].num_bytes for name in DENSE if name in work)
@@ -66,7 +72,7 @@ def test_rows_multiply_products_but_share_bytes(coder) -> None:
         if name in one:
             assert four[name].num_bytes == one[name].num_bytes
             assert four[name].num_products == 4 * one[name].num_products
-    experts = one[kernel_work.EXPERTS], four[kernel_work.EXPERTS]
+    experts = experts_of(one), experts_of(four)
     assert experts[1].num_products == 4 * experts[0].num_products
     assert experts[0].num_bytes < experts[1].num_bytes < 4 * experts[0].num_bytes
     # 48 layers, 10 chosen and a shared one of the same size, three matrices of 2560 x 640.

@@ -19,6 +19,7 @@ from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inp
 from strata.gpu.kernels.float_product import float_shape, float_sums
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
+from strata.gpu.weight_layout import MAX_MATRICES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from strata.gpu.kernels.quantize import Codes
     from strata.gpu.packing import PackedMatrix
 
-MAX_MATRICES = 4
 _LETTERS = "abcd"
 # Panels of a program in the interpreter, where calls cost the same whatever their width.
 _INTERPRETED_PANELS = 32
