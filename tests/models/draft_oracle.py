@@ -113,6 +113,21 @@ def draft_model(name: str, dtype: str = "float32", *, has_own_ends: bool = False
     trunk = tiny_model(name, dtype)
     drawn = name.removeprefix("random-")
     changes: dict[str, Any] = TINY[name] if drawn == name else random_changes(int(drawn))
+    return with_draft(trunk, changes, name, dtype, has_own_ends=has_own_ends)
+
+
+def with_draft(
+    trunk: TinyModel,
+    changes: dict[str, Any],
+    name: str,
+    dtype: str = "float32",
+    *,
+    has_own_ends: bool = False,
+) -> DraftModel:
+    """``trunk``, whose config is ``tiny_config(**changes)``, with a random draft layer.
+
+    ``name`` seeds it.
+    """
     block = changes.get("indexer_compress_ratio", 4)
     one_layer = {
         "num_hidden_layers": 1,

@@ -56,13 +56,13 @@ def load_model(
     if settings.kv_format == "f32":
         raise SettingsError("the card keeps keys and values as f16 or int8.\n  Try: --kv f16")
     device = _card()
-    if settings.draft_tokens and spec.num_draft_layers:
-        telemetry.notice("draft-layer", "the card runs no draft layer yet; nothing is drafted.")
+    has_draft = settings.draft_tokens > 0 and spec.num_draft_layers > 0
     limit = None if settings.vram_limit is None else settings.vram_limit * MiB
     chunk = _chunk(settings)
     free, _ = torch.cuda.mem_get_info(device)
-    layout = model_layout(index, spec)
-    plan = plan_memory(index, spec, Wishes(capacity, settings.kv_format, chunk))
+    layout = model_layout(index, spec, has_draft=has_draft)
+    wishes = Wishes(capacity, settings.kv_format, chunk)
+    plan = plan_memory(index, spec, wishes, has_draft=has_draft)
     plan = with_fitting_chunk(plan, layout, spec, room_bytes(free, limit))
     check_plan(plan, layout, spec, free_bytes=free, limit_bytes=limit)
     name = torch.cuda.get_device_name(device)
@@ -73,6 +73,7 @@ def load_model(
         device,
         kv_format=settings.kv_format,
         chunk_tokens=chunk,
+        has_draft=has_draft,
         direct_io=settings.direct_io,
         limit_bytes=limit,
         on_progress=on_progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,8 @@ import torch
 from strata.gpu.buffers import input_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from strata.gpu.buffers import WindowBuffers
     from strata.gpu.window import Window, WindowShape
     from strata.model_spec import ModelSpec
@@ -68,18 +71,24 @@ class WindowRunner:
             buffers.host_logits[rows].copy_(buffers.tensors["logits"][rows], non_blocking=True)
 
     def _capture(self, shape: WindowShape) -> torch.cuda.CUDAGraph:
-        # Kernels are compiled and loaded by a run of their own. It writes what the window will
-        # write anyway, and leaves the memories alone, because no row is pending for it.
+        # The run before the capture writes what the window will write anyway, and leaves the
+        # memories alone, because no row is pending for it.
         header = self._buffers.host_inputs[8:12]
         kept = header.clone()
         header.zero_()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._launch(shape)
-        stream.synchronize()
+        graph = captured(partial(self._launch, shape))
         header.copy_(kept)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            self._launch(shape)
         return graph
+
+
+def captured(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Launches as a graph. They are run once before, since kernels are compiled and loaded then."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        launch()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        launch()
+    return graph

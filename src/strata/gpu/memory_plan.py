@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from strata.errors import PlanError
+from strata.gpu.draft_layout import draft_shapes
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK, MIN_CHUNK, prompt_shapes
 from strata.gpu.session_layout import state_shapes, window_shapes
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from strata.formats.tensor_index import TensorEntry
-    from strata.gpu.model_layout import ExpertsLayout, ModelLayout
+    from strata.gpu.model_layout import DraftLayout, ExpertsLayout, ModelLayout
     from strata.model_spec import ModelSpec
 
 # Stored bytes are re-laid some at a time on the card; it is done before a session's memory is
@@ -80,27 +81,38 @@ class MemoryPlan:
         return "\n".join(f"{name:<{width}}  {format_bytes(size):>12}" for name, size in rows)
 
 
-def plan_memory(entries: Mapping[str, TensorEntry], spec: ModelSpec, wishes: Wishes) -> MemoryPlan:
-    """The plan of a file with these tensors.
+def plan_memory(
+    entries: Mapping[str, TensorEntry],
+    spec: ModelSpec,
+    wishes: Wishes,
+    *,
+    has_draft: bool = False,
+) -> MemoryPlan:
+    """The plan of a file with these tensors; ``has_draft``: with its draft layer.
 
     Raises:
         PlanError: cells of this format are not possible.
         UnsupportedError: a block format the card has no kernels for.
     """
-    layout = model_layout(entries, spec)
+    layout = model_layout(entries, spec, has_draft=has_draft)
     return MemoryPlan(weight_bytes(layout, entries), session_bytes(layout, spec, wishes), wishes)
 
 
 def weight_bytes(layout: ModelLayout, entries: Mapping[str, TensorEntry]) -> dict[str, int]:
     """Bytes of the weights by what holds them."""
-    return {
+    sizes = {
         "dense weights": dense_bytes(layout, entries),
         "shared experts": _expert_bytes(layer.shared for layer in layout.layers),
         "routed experts": _expert_bytes(layer.experts for layer in layout.layers),
     }
+    draft = layout.draft
+    if draft is not None:
+        experts = _expert_bytes((draft.experts, draft.shared))
+        sizes["draft layer"] = dense_bytes(draft, entries) + experts
+    return sizes
 
 
-def dense_bytes(layout: ModelLayout, entries: Mapping[str, TensorEntry]) -> int:
+def dense_bytes(layout: ModelLayout | DraftLayout, entries: Mapping[str, TensorEntry]) -> int:
     """Bytes of everything outside the experts."""
     panels = (
         Shape((launch.num_panels, launch.panel_bytes), "uint8")
@@ -123,12 +135,16 @@ def session_bytes(layout: ModelLayout, spec: ModelSpec, wishes: Wishes) -> dict[
         kind: sum(total_bytes(state[name].values()) for name in kinds if kinds[name] is kind)
         for kind in LayerKind
     }
-    return {
+    sizes = {
         "keys and values": by_kind[LayerKind.QSA],
         "recurrent state": by_kind[LayerKind.GDN] + total_bytes(state["ple"].values()),
         "buffers": total_bytes(buffer_shapes(layout, spec, wishes.capacity).values()),
         "prompt buffers": prompt_shapes(spec, layout, wishes.capacity, wishes.chunk).num_bytes,
     }
+    if layout.draft is not None:
+        shapes = draft_shapes(spec, wishes.capacity, wishes.kv_format)
+        sizes["draft cells"] = total_bytes(shapes.values())
+    return sizes
 
 
 def buffer_shapes(layout: ModelLayout, spec: ModelSpec, capacity: int) -> dict[str, Shape]:

@@ -8,6 +8,7 @@ import torch
 
 from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import NgramTable
+from strata.gpu.host_rows import HostRows
 from strata.gpu.memory_plan import (
     MemoryPlan,
     Wishes,
@@ -38,6 +39,7 @@ class GpuModel:
         kv_format: "f16" or "int8".
         chunk_tokens: most prompt tokens read in one step, a multiple of 64; a session takes fewer
             where the card has not got the memory.
+        has_draft: load the draft layer too; the file must have one.
         direct_io: read n-gram rows past the page cache.
         limit_bytes: most memory taken on the card, or None.
         on_progress: called with (bytes read, bytes to read).
@@ -55,13 +57,14 @@ class GpuModel:
         *,
         kv_format: str = "f16",
         chunk_tokens: int = MAX_CHUNK,
+        has_draft: bool = False,
         direct_io: bool = True,
         limit_bytes: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.device = device
         self.kv_format = kv_format
-        self.layout = model_layout(index, spec)
+        self.layout = model_layout(index, spec, has_draft=has_draft)
         self._spec = spec
         self._limit_bytes = limit_bytes
         self._chunk = chunk_tokens
@@ -69,9 +72,11 @@ class GpuModel:
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what re-laying the weights took
         self.ngram_table: NgramTable | None = None
+        entry = None
         if spec.ngram is not None:
             entry = index[tensor_name(Role.NGRAM_TABLE)]
             self.ngram_table = NgramTable(entry, is_direct=direct_io)
+        self.host_rows = HostRows(self.weights.embedding, entry)
 
     @property
     def spec(self) -> ModelSpec:
@@ -117,5 +122,6 @@ class GpuModel:
 
     def close(self) -> None:
         """Ends the reading threads; weights go with the last reference to them."""
+        self.host_rows.close()
         if self.ngram_table is not None:
             self.ngram_table.close()

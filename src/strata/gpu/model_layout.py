@@ -126,23 +126,75 @@ class LayerLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftLayout:
+    """The draft layer.
+
+    Attributes:
+        layer: its number in the file.
+        embedding, head: None where the model's head serves.
+        embed_norm, hidden_norm: gammas of the norms of embedding and streams.
+        fusion: of an embedding beside one stream.
+        hc_attn: read before the attention.
+        projections: q and gate, k, v.
+        small: float tensors of the attention by role.
+        out: the attention's last product.
+        hc_ffn: read before the experts.
+        routers: router, shared router.
+        experts, shared: the routed ones; the shared one, a stack of one.
+        final: read before the head.
+    """
+
+    layer: int
+    embedding: Bundle | None
+    head: Bundle | None
+    embed_norm: str
+    hidden_norm: str
+    fusion: Bundle
+    hc_attn: HcLayout
+    projections: Bundle
+    small: Mapping[Role, str]
+    out: Bundle
+    hc_ffn: HcLayout
+    routers: Bundle
+    experts: ExpertsLayout
+    shared: ExpertsLayout
+    final: HcLayout
+
+    @property
+    def bundles(self) -> Iterator[Bundle]:
+        """All bundles of its own."""
+        for hc in (self.hc_attn, self.hc_ffn, self.final):
+            yield from (hc.down_inject, hc.up)
+        yield from (self.fusion, self.projections, self.out, self.routers)
+        yield from (part for part in (self.embedding, self.head) if part is not None)
+
+    @property
+    def floats(self) -> Iterator[str]:
+        """Names of all float tensors."""
+        yield from (self.embed_norm, self.hidden_norm)
+        yield from (hc.norm for hc in (self.hc_attn, self.hc_ffn, self.final))
+        yield from self.small.values()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelLayout:
-    """The layers, the read before the head, the head."""
+    """The layers, the read before the head, the head; the draft layer if it is wanted."""
 
     layers: tuple[LayerLayout, ...]
     final: HcLayout
     head: Bundle
+    draft: DraftLayout | None = None
 
     @property
     def bundles(self) -> Iterator[Bundle]:
-        """All bundles."""
+        """All bundles but those of the draft layer."""
         for layer in self.layers:
             yield from layer.bundles
         yield from (self.final.down_inject, self.final.up, self.head)
 
     @property
     def floats(self) -> Iterator[str]:
-        """Names of all float tensors."""
+        """Names of all float tensors but those of the draft layer."""
         for layer in self.layers:
             yield from layer.floats
         yield self.final.norm
@@ -155,8 +207,8 @@ _QSA_SMALL = (Role.ATTN_Q_NORM, Role.ATTN_K_NORM, Role.INDEX_Q_NORM, Role.INDEX_
 _PLE_SMALL = (Role.PLE_NORM_KEY, Role.PLE_NORM_QUERY, Role.PLE_NORM_CONV, Role.PLE_CONV)
 
 
-def model_layout(entries: Entries, spec: ModelSpec) -> ModelLayout:
-    """The parts of a model whose file has these tensors.
+def model_layout(entries: Entries, spec: ModelSpec, *, has_draft: bool = False) -> ModelLayout:
+    """The parts of a model whose file has these tensors; ``has_draft``: the draft layer too.
 
     Raises:
         UnsupportedError: a block format that has no packed form, or a tensor with a scale beside.
@@ -170,46 +222,108 @@ def model_layout(entries: Entries, spec: ModelSpec) -> ModelLayout:
             bundle(entries, [tensor_name(Role.FINAL_HC_UP)]),
         ),
         bundle(entries, [tensor_name(head)]),
+        _draft(entries, spec) if has_draft else None,
     )
     _refuse_scales(layout, entries)
     return layout
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Parts of one block of the file."""
+
+    entries: Entries
+    spec: ModelSpec
+    layer: int
+
+    def named(self, *roles: Role) -> list[str]:
+        return [tensor_name(role, self.layer) for role in roles]
+
+    def small(self, roles: tuple[Role, ...]) -> dict[Role, str]:
+        return dict(zip(roles, self.named(*roles), strict=True))
+
+    def bundle(self, *roles: Role) -> Bundle:
+        return bundle(self.entries, self.named(*roles))
+
+    def hc(self, norm: Role, up: Role, *down_inject: Role) -> HcLayout:
+        name = tensor_name(norm, self.layer)
+        return HcLayout(name, self.bundle(*down_inject), self.bundle(up))
+
+    def hc_attn(self) -> HcLayout:
+        return self.hc(Role.HC_ATTN_NORM, Role.HC_ATTN_UP, Role.HC_ATTN_DOWN, Role.HC_ATTN_INJECT)
+
+    def hc_ffn(self) -> HcLayout:
+        return self.hc(Role.HC_FFN_NORM, Role.HC_FFN_UP, Role.HC_FFN_DOWN, Role.HC_FFN_INJECT)
+
+    def experts(self) -> tuple[ExpertsLayout, ExpertsLayout]:
+        """The routed ones, the shared one."""
+        spec, entries = self.spec, self.entries
+        fused = tensor_name(Role.EXPERTS_GATE_UP, self.layer)
+        gate, up, down = self.named(Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
+        if fused in entries:
+            gate = up = fused
+        shared = self.named(Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
+        return (
+            _experts(entries, (gate, up, down), spec.hidden_size, spec.expert_size),
+            _experts(
+                entries, (shared[0], shared[1], shared[2]), spec.hidden_size,
+                spec.shared_expert_size,
+            ),
+        )  # fmt: skip
+
+
+def _draft(entries: Entries, spec: ModelSpec) -> DraftLayout:
+    block = _Block(entries, spec, spec.num_layers)
+    if LayerKind.QSA not in spec.layer_kinds:
+        raise UnsupportedError(
+            "a draft layer beside a model without attention has no rotary table on the card.\n"
+            "  Try: --draft 0, or --device cpu."
+        )
+    own_embedding, own_head = block.named(Role.DRAFT_EMBEDDING, Role.DRAFT_HEAD)
+    embedding = None if spec.is_head_tied else bundle(entries, [tensor_name(Role.EMBEDDING)])
+    if own_embedding in entries:
+        embedding = bundle(entries, [own_embedding])
+    experts, shared = block.experts()
+    (embed_norm,), (hidden_norm,) = (
+        block.named(role) for role in (Role.DRAFT_EMBED_NORM, Role.DRAFT_HIDDEN_NORM)
+    )
+    return DraftLayout(
+        block.layer,
+        embedding,
+        bundle(entries, [own_head]) if own_head in entries else None,
+        embed_norm,
+        hidden_norm,
+        block.bundle(Role.DRAFT_IN),
+        block.hc_attn(),
+        block.bundle(Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V),
+        block.small((Role.ATTN_Q_NORM, Role.ATTN_K_NORM)),
+        block.bundle(Role.ATTN_OUT),
+        block.hc_ffn(),
+        block.bundle(Role.ROUTER, Role.SHARED_ROUTER),
+        experts,
+        shared,
+        block.hc(Role.DRAFT_HC_NORM, Role.DRAFT_HC_UP, Role.DRAFT_HC_DOWN),
+    )
+
+
 def _layer(entries: Entries, spec: ModelSpec, layer: int) -> LayerLayout:
     is_gdn = spec.layer_kinds[layer] is LayerKind.GDN
     has_ngram = spec.ngram is not None and spec.ngram.layer == layer
-
-    def named(*roles: Role) -> list[str]:
-        return [tensor_name(role, layer) for role in roles]
-
-    def small(roles: tuple[Role, ...]) -> dict[Role, str]:
-        return dict(zip(roles, named(*roles), strict=True))
-
-    def hc(norm: Role, down: Role, inject: Role, up: Role) -> HcLayout:
-        down_inject = bundle(entries, named(down, inject))
-        return HcLayout(tensor_name(norm, layer), down_inject, bundle(entries, named(up)))
-
-    fused = tensor_name(Role.EXPERTS_GATE_UP, layer)
-    gate, up = named(Role.EXPERTS_GATE, Role.EXPERTS_UP)
-    if fused in entries:
-        gate = up = fused
-    down = tensor_name(Role.EXPERTS_DOWN, layer)
-    shared_gate, shared_up, shared_down = named(Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
-    shared = (shared_gate, shared_up, shared_down)
-    ple = named(Role.PLE_KEY, Role.PLE_VALUE)
+    block = _Block(entries, spec, layer)
+    experts, shared = block.experts()
     return LayerLayout(
         layer,
         spec.layer_kinds[layer],
-        hc(Role.HC_ATTN_NORM, Role.HC_ATTN_DOWN, Role.HC_ATTN_INJECT, Role.HC_ATTN_UP),
-        bundle(entries, named(*(_GDN if is_gdn else _QSA))),
-        bundle(entries, named(Role.GDN_OUT if is_gdn else Role.ATTN_OUT)),
-        small(_GDN_SMALL if is_gdn else _QSA_SMALL),
-        hc(Role.HC_FFN_NORM, Role.HC_FFN_DOWN, Role.HC_FFN_INJECT, Role.HC_FFN_UP),
-        bundle(entries, named(Role.ROUTER, Role.SHARED_ROUTER)),
-        _experts(entries, (gate, up, down), spec.hidden_size, spec.expert_size),
-        _experts(entries, shared, spec.hidden_size, spec.shared_expert_size),
-        bundle(entries, ple) if has_ngram else None,
-        small(_PLE_SMALL) if has_ngram else {},
+        block.hc_attn(),
+        block.bundle(*(_GDN if is_gdn else _QSA)),
+        block.bundle(Role.GDN_OUT if is_gdn else Role.ATTN_OUT),
+        block.small(_GDN_SMALL if is_gdn else _QSA_SMALL),
+        block.hc_ffn(),
+        block.bundle(Role.ROUTER, Role.SHARED_ROUTER),
+        experts,
+        shared,
+        block.bundle(Role.PLE_KEY, Role.PLE_VALUE) if has_ngram else None,
+        block.small(_PLE_SMALL) if has_ngram else {},
     )
 
 
@@ -230,7 +344,8 @@ def _experts(
 
 def _refuse_scales(layout: ModelLayout, entries: Entries) -> None:
     """Experts have a factor for each of their products; other matrices do not."""
-    for bundle_ in layout.bundles:
+    of_draft = () if layout.draft is None else layout.draft.bundles
+    for bundle_ in (*layout.bundles, *of_draft):
         for part in (part for launch in bundle_.launches for part in launch.parts):
             companion = f"{part.name.removesuffix('.weight')}.scale"
             if companion in entries:

@@ -1,7 +1,7 @@
 """Reads one chunk of a prompt: rows from the host, launches, logits of the last row.
 
-Owns what of it waits for what: while the card works on a chunk, the host decodes the embedding and
-n-gram rows of the next into the other half of page-locked memory. Where a prompt is cut, and what a
+Owns what of it waits for what: while the card works on a chunk, threads of the host gather the
+rows of the next in the other half of page-locked memory. Where a prompt is cut, and what a
 failure means for the conversation, is the session's.
 """
 
@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from strata.gpu.host_rows import abandoned, finished
 from strata.gpu.kernels.qsa_append import RopeTable
 from strata.gpu.prompt import Prompt
 from strata.gpu.prompt_buffers import PromptBuffers
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
-    from strata.formats.ngram_table import RowRequest
     from strata.gpu.buffers import WindowBuffers
+    from strata.gpu.host_rows import HostRows
     from strata.gpu.model_layout import ModelLayout
     from strata.gpu.prompt_layout import PromptShapes
     from strata.gpu.state import SessionState
@@ -42,6 +46,7 @@ class PromptReader:
         window: whose head gives the logits.
         window_buffers: of the window: flags, rotary tables, logits.
         shapes: of ``prompt_layout.prompt_shapes``.
+        rows: of the model.
 
     Raises:
         DeviceError: the card has not got the memory.
@@ -56,13 +61,14 @@ class PromptReader:
         window: Window,
         window_buffers: WindowBuffers,
         shapes: PromptShapes,
+        rows: HostRows,
     ) -> None:
         tensors = window_buffers.tensors
         rope = None
         if "rope_cos" in tensors:
             rope = RopeTable(tensors["rope_cos"], tensors["rope_sin"])
-        self._hidden_size = spec.hidden_size
-        self._embedding = weights.embedding
+        self._rows = rows
+        self._coming: tuple[Future[None], ...] = ()
         self._window = window
         self._window_buffers = window_buffers
         self._buffers = PromptBuffers(shapes, window_buffers.rows.device)
@@ -80,32 +86,42 @@ class PromptReader:
         """Whether a chunk has been gathered that was not launched."""
         return self._num_rows > 0
 
+    @property
+    def streams(self) -> Tensor:
+        """[N, S * D] float32: what the chunk launched last leaves in the streams."""
+        return self._buffers.rows("streams")
+
     def forget(self) -> None:
         """Drops what has been gathered and was not launched."""
-        self._num_rows = 0
+        abandoned(self._coming)
+        self._coming, self._num_rows = (), 0
 
-    def gather(self, tokens: Tokens, request: RowRequest | None) -> None:
-        """Rows of the chunk that is launched next; waits for the disk, not for the card.
+    def gather(self, tokens: Tokens, ngram_rows: NDArray[np.int64] | None) -> None:
+        """Begins to gather the rows of the chunk that is launched after the next ``ready``.
 
-        Raises:
-            CheckpointError: a row of the n-gram table could not be read.
+        Args:
+            tokens: [N] int32.
+            ngram_rows: [N, heads] rows of the n-gram table, or None without one.
         """
         self._slot ^= 1
-        rows = self._buffers.host_rows[self._slot][: len(tokens)].numpy()
-        rows[:, : self._hidden_size] = self._embedding.rows(tokens)
-        if request is not None:
-            rows[:, self._hidden_size :] = request.wait().reshape(len(tokens), -1)
         self._num_rows = len(tokens)
+        out = self._buffers.host_rows[self._slot][: len(tokens)].numpy()
+        self._coming = self._rows.start(tokens, ngram_rows, out)
 
-    def launch(self, position: int) -> None:
-        """Everything of the chunk gathered last, which follows ``position`` tokens; no waiting.
+    def ready(self) -> Tensor:
+        """The rows of the chunk that was gathered last; waits for the disk, not for the card."""
+        coming, self._coming = self._coming, ()
+        num_rows, self._num_rows = self._num_rows, 0
+        finished(coming)
+        return self._buffers.host_rows[self._slot][:num_rows]
 
-        ``host_flags`` and row 0 of ``host_logits`` are valid after ``wait``.
+    def launch(self, rows: Tensor, position: int) -> None:
+        """Everything of a chunk of these ``ready`` rows, which follow ``position`` tokens.
+
+        Waits for nothing: ``host_flags`` and row 0 of ``host_logits`` are valid after ``wait``.
         """
         buffers = self._window_buffers
         buffers.tensors["flags"].zero_()
-        rows = self._buffers.host_rows[self._slot][: self._num_rows]
-        self._num_rows = 0
         self._window.head(self._prompt.launch(rows, position))
         buffers.host_flags.copy_(buffers.tensors["flags"], non_blocking=True)
         buffers.host_logits[:1].copy_(buffers.tensors["logits"][:1], non_blocking=True)

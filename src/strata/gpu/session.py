@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strata.errors import StrataError
 from strata.gpu.buffers import input_views, make_buffers
+from strata.gpu.draft import GpuDrafter
 from strata.gpu.graphs import WindowRunner
 from strata.gpu.memory_plan import buffer_shapes
 from strata.gpu.prompt_layout import CUT_TOKENS, pieces_of, prompt_shapes
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from strata.formats.ngram_table import RowRequest
     from strata.gpu.model import GpuModel
@@ -71,12 +72,19 @@ class GpuSession:
         self._state = SessionState(spec, capacity, model.kv_format, model.device, queries)
         sampler = Sampler(self._buffers.tensors)
         self._picker = GpuPicker(sampler, self._decode, spec.vocab_size)
-        window = Window(spec, model.weights, self._state, self._buffers, capacity, sampler)
+        draft = model.weights.draft
+        self._drafter = (
+            None
+            if draft is None
+            else GpuDrafter(spec, draft, self._buffers, capacity, model.kv_format)
+        )
+        ring = None if self._drafter is None else self._drafter.ring
+        window = Window(spec, model.weights, self._state, self._buffers, capacity, sampler, ring)
         self._runner = WindowRunner(window, self._buffers, spec)
         self._chunk = chunk
         self._reader = PromptReader(
             spec, model.layout, model.weights, self._state, window, self._buffers,
-            prompt_shapes(spec, model.layout, capacity, chunk),
+            prompt_shapes(spec, model.layout, capacity, chunk), model.host_rows,
         )  # fmt: skip
         views = input_views(self._buffers.host_inputs, spec)
         self._host_position, self._host_pending = views[0].numpy(), views[1].numpy()
@@ -100,9 +108,9 @@ class GpuSession:
         return CUT_TOKENS
 
     @property
-    def drafter(self) -> None:
-        """No draft layer on the card yet."""
-        return None
+    def drafter(self) -> GpuDrafter | None:
+        """The draft layer, which follows this session; None where the model has none loaded."""
+        return self._drafter
 
     @property
     def picker(self) -> GpuPicker:
@@ -112,7 +120,9 @@ class GpuSession:
     @property
     def num_bytes(self) -> int:
         """Memory on the card."""
-        return self._buffers.num_bytes + self._state.num_bytes + self._reader.num_bytes
+        draft_bytes = 0 if self._drafter is None else self._drafter.num_bytes
+        own_bytes = self._buffers.num_bytes + self._state.num_bytes + self._reader.num_bytes
+        return own_bytes + draft_bytes
 
     def prefill(
         self,
@@ -182,7 +192,8 @@ class GpuSession:
             raise ValueError("a window is open; commit it first")
         self._step_pending()
         layers, ple = self._state.save(self._position)
-        return Snapshot(self._position, layers, ple, self._tokens.copy())
+        draft = () if self._drafter is None else self._drafter.save()
+        return Snapshot(self._position, layers, ple, self._tokens.copy(), draft)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Puts that state back. The snapshot stays usable, in any session of the same model.
@@ -194,6 +205,8 @@ class GpuSession:
             raise too_long(snapshot.position, self._capacity)
         with self._changing():
             self._state.load(snapshot)
+            if self._drafter is not None:
+                self._drafter.load(snapshot.draft)
             self._tokens = snapshot.tokens.copy()
             self._position = snapshot.position
             self._num_pending = 0
@@ -203,6 +216,8 @@ class GpuSession:
         """Back to position 0."""
         with self._changing():
             self._state.reset()
+            if self._drafter is not None:
+                self._drafter.reset()
             self._tokens = self._no_tokens()
             self._position = 0
             self._num_pending = 0
@@ -229,25 +244,18 @@ class GpuSession:
         """Reads and commits a chunk; meanwhile gathers the rows of the one that follows it."""
         if not self._reader.has_rows:
             self._step_pending()
-            self._reader.gather(chunk, self._request_ngrams(chunk))
+            self._reader.gather(chunk, self._ngram_rows(chunk))
+        rows = self._reader.ready()
         # The next chunk begins at a multiple of the chunk, if there is one.
         following = rest[: min(self._chunk, len(rest) // CUT_TOKENS * CUT_TOKENS)]
-        failure, coming = None, None
         if len(following):
-            coming = self._request_ngrams(following, after=chunk)
+            self._reader.gather(following, self._ngram_rows(following, after=chunk))
         with self._changing():
-            self._reader.launch(self._position)
-            if len(following):
-                try:
-                    self._reader.gather(following, coming)
-                except StrataError as error:
-                    failure = error  # the chunk under way has no part in it
+            self._reader.launch(rows, self._position)
             self._reader.wait()
             self._refuse_bad_flags()
-            self._commit(chunk)
+            self._commit(chunk, self._reader.streams)
             self._num_pending = 0
-        if failure is not None:
-            raise failure
 
     def _step_pending(self) -> None:
         """Takes kept rows of the last window into the recurrent memories."""
@@ -301,8 +309,16 @@ class GpuSession:
         self._host_position[0] = self._position
         self._host_pending[0] = self._num_pending
 
-    def _commit(self, tokens: Tokens) -> None:
-        """The first rows of the window just computed are kept: their tokens."""
+    def _commit(self, tokens: Tokens, streams: Tensor | None = None) -> None:
+        """The first rows of the window just computed are kept: their tokens.
+
+        Of a chunk, ``streams`` [N, S * D] are what the layers left.
+        """
+        if self._drafter is not None:
+            if streams is None:
+                self._drafter.commit(tokens)
+            else:
+                self._drafter.follow(tokens, streams)
         self._position += len(tokens)
         self._num_pending = len(tokens)
         self._tokens = np.concatenate([self._tokens, tokens])[len(tokens) :]
@@ -313,15 +329,19 @@ class GpuSession:
             raise not_finite(f"the output head gave NaN or infinity near position {self._position}")
         return logits
 
-    def _request_ngrams(self, tokens: Tokens, after: Tokens | None = None) -> RowRequest | None:
-        """Starts reading the n-gram rows of ``tokens``, which follow ``after``."""
-        table = self._model.ngram_table
-        if self._spec.ngram is None or table is None:
+    def _request_ngrams(self, tokens: Tokens) -> RowRequest | None:
+        """Starts reading the n-gram rows of ``tokens``."""
+        table, rows = self._model.ngram_table, self._ngram_rows(tokens)
+        return None if table is None or rows is None else table.request(rows)
+
+    def _ngram_rows(self, tokens: Tokens, after: Tokens | None = None) -> NDArray[np.int64] | None:
+        """Rows [N, heads] of the n-gram table for ``tokens``, which follow ``after``."""
+        if self._spec.ngram is None:
             return None
         history = self._tokens
         if after is not None:
             history = np.concatenate([history, after])[len(after) :]
-        return table.request(ngram_rows(self._spec.ngram, tokens.astype(np.int64), history))
+        return ngram_rows(self._spec.ngram, tokens.astype(np.int64), history)
 
     def _no_tokens(self) -> NDArray[np.int64]:
         ngram = self._spec.ngram

@@ -49,23 +49,29 @@ def qsa_shapes(spec: ModelSpec, capacity: int, kv_format: str) -> Shapes:
     Raises:
         PlanError: heads that int8 cells cannot have.
     """
-    cells = (spec.num_kv_heads, capacity, spec.head_dim)
-    shapes = {
+    return cell_shapes(spec, capacity, kv_format) | {
         "ring": Shape((ring_rows(spec.index_block), spec.index_dim)),
         "pooled": Shape((num_index_groups(spec, capacity), spec.index_dim, INDEX_GROUP)),
     }
+
+
+def cell_shapes(spec: ModelSpec, capacity: int, kv_format: str) -> Shapes:
+    """Keys and values by position; the names are those of ``qsa_append.Cells``.
+
+    Raises:
+        PlanError: heads that int8 cells cannot have.
+    """
+    cells = (spec.num_kv_heads, capacity, spec.head_dim)
     if kv_format == "f16":
-        return shapes | dict.fromkeys(("keys", "values"), Shape(cells, "float16"))
+        return dict.fromkeys(("keys", "values"), Shape(cells, "float16"))
     if spec.head_dim % CELL_GROUP:
         raise PlanError(
             f"int8 keys and values need heads of a multiple of {CELL_GROUP} values; this model's "
             f"have {spec.head_dim}.\n  Try: --kv f16"
         )
     scales = Shape((*cells[:2], spec.head_dim // CELL_GROUP), "float16")
-    return (
-        shapes
-        | dict.fromkeys(("keys", "values"), Shape(cells, "int8"))
-        | dict.fromkeys(("key_scales", "value_scales"), scales)
+    return dict.fromkeys(("keys", "values"), Shape(cells, "int8")) | dict.fromkeys(
+        ("key_scales", "value_scales"), scales
     )
 
 
@@ -101,7 +107,7 @@ def most_selected(spec: ModelSpec, capacity: int) -> int:
 def window_shapes(
     spec: ModelSpec, layout: ModelLayout, capacity: int, *, select_tile: int, part_cells: int
 ) -> Shapes:
-    """Buffers of a window of eight rows; the same for every layer.
+    """Buffers of a window of eight rows; the same for every layer, the draft layer too.
 
     Args:
         spec: geometry.
@@ -112,18 +118,20 @@ def window_shapes(
     """
     n, hyper, hidden = MAX_WINDOW_ROWS, spec.hyper_size, spec.hidden_size
     layers = layout.layers
+    blocks = [*layers, *([] if layout.draft is None else [layout.draft])]
 
     def width(bundles: Iterable[Bundle]) -> int:
         return max((bundle.width for bundle in bundles), default=0)
 
     mixed = max(spec.gdn_value_size, spec.num_heads * spec.head_dim)
-    hcs = [hc for layer in layers for hc in (layer.hc_attn, layer.hc_ffn)] + [layout.final]
+    hcs = [hc for block in blocks for hc in (block.hc_attn, block.hc_ffn)] + [layout.final]
+    hcs += [] if layout.draft is None else [layout.draft.final]
     rows = {
         "streams": hyper, "xn": hyper, "xn_split": hyper, "x": hidden, "x_split": hidden,
         "out": hidden,
         "low_inject": width(hc.down_inject for hc in hcs), "low": spec.hc_rank,
-        "projected": width(layer.projections for layer in layers), "mixed": mixed,
-        "routed": width(layer.routers for layer in layers),
+        "projected": width(block.projections for block in blocks), "mixed": mixed,
+        "routed": width(block.routers for block in blocks),
         "topk_weights": spec.top_k, "shared_weight": 1,
         "logits": spec.vocab_size,
     }  # fmt: skip

@@ -44,18 +44,20 @@ class Snapshot:
         layers: one tuple of tensors for each layer.
         ple: newest inputs of the n-gram memory's convolution, if there is one.
         tokens: newest token ids of the n-gram memory.
+        draft: what the draft layer keeps, if there is one.
     """
 
     position: int
     layers: tuple[tuple[Tensor, ...], ...]
     ple: tuple[Tensor, ...]
     tokens: NDArray[np.int64]
+    draft: tuple[Tensor, ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Host memory it holds."""
         return self.tokens.nbytes + sum(
-            part.nbytes for parts in (*self.layers, self.ple) for part in parts
+            part.nbytes for parts in (*self.layers, self.ple, self.draft) for part in parts
         )
 
 

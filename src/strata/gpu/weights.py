@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
     from strata.formats.model_tensors import Embedding, OnProgress
     from strata.formats.tensor_index import TensorIndex
-    from strata.gpu.model_layout import ExpertsLayout, HcLayout, LayerLayout, ModelLayout
+    from strata.gpu.model_layout import (
+        DraftLayout,
+        ExpertsLayout,
+        HcLayout,
+        LayerLayout,
+        ModelLayout,
+    )
     from strata.gpu.weight_layout import Bundle
     from strata.model_spec import ModelSpec
 
@@ -126,6 +132,32 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftWeights:
+    """The draft layer: what joins a token's embedding to the streams, a dense layer, its end.
+
+    Attributes:
+        embedding: [V, D].
+        embed_norm, hidden_norm: [D] and [S * D] gammas; each is one norm.
+        fusion: [D, 2 D] of an embedding beside one stream.
+        projections: q and gate, k, v.
+    """
+
+    embedding: PackedMatrix | FloatMatrix
+    embed_norm: Tensor
+    hidden_norm: Tensor
+    fusion: Matrices
+    hc_attn: HcWeights
+    projections: Matrices
+    q_gamma: Tensor
+    k_gamma: Tensor
+    out: Matrices
+    hc_ffn: HcWeights
+    moe: MoeWeights
+    final: HcWeights
+    head: Matrices
+
+
+@dataclass(frozen=True, slots=True)
 class ModelWeights:
     """Everything a forward needs but the n-gram table; ``num_bytes`` by what holds them."""
 
@@ -133,6 +165,7 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     final: HcWeights
     head: Matrices
+    draft: DraftWeights | None
     num_bytes: dict[str, int]
 
 
@@ -171,7 +204,9 @@ class _Loader:
         self._spec = spec
         self._layout = layout
         self._device = device
-        self._file = ModelTensors(index, spec, has_draft=False, on_progress=on_progress)
+        self._file = ModelTensors(
+            index, spec, has_draft=layout.draft is not None, on_progress=on_progress
+        )
         sizes = weight_bytes(layout, index)
         self._arenas = {name: Arena(size, device, name) for name, size in sizes.items()}
         self._dense = self._arenas["dense weights"]
@@ -181,8 +216,35 @@ class _Loader:
         final = self._hc(self._layout.final)
         head = self._matrices(self._layout.head)
         embedding = self._file.embedding(tensor_name(Role.EMBEDDING))
+        draft = None
+        if self._layout.draft is not None:
+            self._dense = self._arenas["draft layer"]
+            draft = self._draft(self._layout.draft, head)
         num_bytes = {name: arena.used_bytes for name, arena in self._arenas.items()}
-        return ModelWeights(embedding, layers, final, head, num_bytes)
+        return ModelWeights(embedding, layers, final, head, draft, num_bytes)
+
+    def _draft(self, draft: DraftLayout, head: Matrices) -> DraftWeights:
+        embedding = head if draft.embedding is None else self._matrices(draft.embedding)
+        small = draft.small
+        return DraftWeights(
+            embedding.launches[0][0],
+            self._floats(draft.embed_norm),
+            self._floats(draft.hidden_norm),
+            self._matrices(draft.fusion),
+            self._hc(draft.hc_attn),
+            self._matrices(draft.projections),
+            self._floats(small[Role.ATTN_Q_NORM]),
+            self._floats(small[Role.ATTN_K_NORM]),
+            self._matrices(draft.out),
+            self._hc(draft.hc_ffn),
+            MoeWeights(
+                self._matrices(draft.routers),
+                self._experts(draft.experts, "draft layer"),
+                self._experts(draft.shared, "draft layer"),
+            ),
+            self._hc(draft.final),
+            head if draft.head is None else self._matrices(draft.head),
+        )
 
     def _layer(self, layer: LayerLayout) -> LayerWeights:
         return LayerWeights(

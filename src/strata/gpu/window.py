@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strata.gpu.kernels.attention import Parts, Selection, attend
+from strata.gpu.kernels.draft_input import keep_streams
 from strata.gpu.kernels.gated_delta import GdnMemory, gdn_window
 from strata.gpu.kernels.hyper_connections import write_and_norm
 from strata.gpu.kernels.indexer import score_blocks, select_blocks
@@ -65,6 +66,7 @@ class Window(Launches):
         buffers: of a window.
         capacity: tokens of the conversation.
         sampler: picks tokens in windows that have a choice.
+        stream_ring: where the last layer's streams are left for the draft layer, or None.
     """
 
     def __init__(
@@ -75,12 +77,14 @@ class Window(Launches):
         buffers: WindowBuffers,
         capacity: int,
         sampler: Sampler,
+        stream_ring: Tensor | None = None,
     ) -> None:
         super().__init__(spec, buffers)
         self._weights = weights
         self._state = state
         self._capacity = capacity
         self._sampler = sampler
+        self._stream_ring = stream_ring
         flags = buffers.tensors["flags"]
         self._flags = [row[:1] for row in flags]
         # What reads the streams after each layer's last write; None where the memory changes them.
@@ -95,6 +99,8 @@ class Window(Launches):
         streams.copy_(buffers.rows[:n, None, :hidden].expand_as(streams))
         for layer in self._weights.layers:
             self._layer(layer, shape)
+        if self._stream_ring is not None:
+            keep_streams(streams, buffers.position, self._stream_ring)
         if shape.has_head:
             final, head = self._weights.final, self._weights.head
             bad = self._flags[-1]
