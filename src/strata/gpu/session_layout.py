@@ -16,7 +16,7 @@ from strata.session_rules import MAX_WINDOW_ROWS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from strata.gpu.model_layout import ModelLayout
+    from strata.gpu.model_layout import DraftLayout, LayerLayout, ModelLayout
     from strata.gpu.weight_layout import Bundle
     from strata.model_spec import ModelSpec
 
@@ -118,7 +118,9 @@ def window_shapes(
     """
     n, hyper, hidden = MAX_WINDOW_ROWS, spec.hyper_size, spec.hidden_size
     layers = layout.layers
-    blocks = [*layers, *([] if layout.draft is None else [layout.draft])]
+    blocks: list[LayerLayout | DraftLayout] = [*layers]
+    if layout.draft is not None:
+        blocks.append(layout.draft)
 
     def width(bundles: Iterable[Bundle]) -> int:
         return max((bundle.width for bundle in bundles), default=0)
