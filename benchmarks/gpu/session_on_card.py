@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/session_on_card.py equal
     python benchmarks/gpu/session_on_card.py speed --geometry coder --mix iq3_s --rows 1,2,4,8 \
-        --contexts 4096,131072 --prompts 512,32768 [--layers 48] [--kv int8] [--profile] [--out FILE.json]
+        --contexts 4096,131072 --prompts 512,32768 [--layers 48] [--kv int8] [--profile] \
+        [--out FILE.json]
 
 ``equal`` writes tiny models and needs the compiled extension; without it only the card's own
 promises are compared. ``speed`` makes its model in memory. Kernels of every row count are compiled
@@ -239,15 +240,15 @@ def random_prompt(spec, length: int):
     return np.random.default_rng(5).integers(0, spec.vocab_size, length).astype(np.int32)
 
 
-def measure_prompt(session, spec, length: int, has_profile: bool) -> dict[str, float]:
+def measure_prompt(session, spec, length: int, *, has_profile: bool) -> dict[str, float]:
     """Tokens a second of a prompt from position 0, best of two; and how long its launches take."""
     prompt, walls, launches = random_prompt(spec, length), [], []
     reader = session._reader
     launch = reader.launch
 
-    def timed(position: int) -> None:
+    def timed(rows, position: int) -> None:
         begin = time.perf_counter()
-        launch(position)
+        launch(rows, position)
         launches.append(time.perf_counter() - begin)
 
     reader.launch = timed
@@ -261,8 +262,8 @@ def measure_prompt(session, spec, length: int, has_profile: bool) -> dict[str, f
     finally:
         del reader.launch
     wall = min(walls[1:])
-    print(f"prompt of {length:6}: {length / wall:8.0f} tokens/s, {wall * 1e3:8.1f} ms; the host "
-          f"launches for {1e3 * sum(launches):.1f} ms in {len(launches)} chunks", flush=True)  # fmt: skip
+    print(f"prompt of {length:6}: {length / wall:8.0f} tokens/s, {wall * 1e3:8.1f} ms; launching "
+          f"{1e3 * sum(launches):.1f} ms, {len(launches)} chunks", flush=True)  # fmt: skip
     if has_profile:
         profile_prompt(session, prompt)
     return {"tokens": length, "seconds": wall, "launch_seconds": sum(launches)}
@@ -325,7 +326,9 @@ def speed(args) -> None:
         peak = torch.cuda.max_memory_allocated()
         print(f"peak: {loading / 2**30:.3f} GiB while loading, {peak / 2**30:.3f} GiB in all; "
               f"planned {plan.total_bytes / 2**30:.3f} GiB")  # fmt: skip
-        prompts = [measure_prompt(session, spec, length, args.profile) for length in lengths]
+        prompts = [
+            measure_prompt(session, spec, length, has_profile=args.profile) for length in lengths
+        ]
         if args.out:
             Path(args.out).write_text(json.dumps(
                 {"device": torch.cuda.get_device_name(), "geometry": args.geometry,
