@@ -1,4 +1,8 @@
-"""Times on the card, by its own clock: of launches as a whole, and of each kernel in them."""
+"""Times on the card, by its own clock: of launches as a whole, and of each kernel in them.
+
+A kernel that is let in before the one ahead of it has ended is on the clock while it waits, so the
+kernels of a window together may take longer than the window.
+"""
 
 from __future__ import annotations
 
