@@ -92,7 +92,7 @@ def main():
             "bad_ptr": "*i32", "GATE_KIND": 0, "UP_KIND": 0, "GATE_MINIMA": 0, "UP_MINIMA": 0,
             "SUMS": 0, "ROWS": 640, "IS_GROUPED": True, "TOP_K": 10,
         }  # fmt: skip
-        kernel = expert_prompt._gate_up_kernel
+        kernel = expert_prompt._gate_up_prompt_kernel
         show(f"gate|up {tiling.subs}", kernel, arguments, tiling.warps, args.sass, tiling)
     for name in args.formats.split(","):
         shape = {**shape_of(name, 32 * BLOCKS), "FORMAT": "=" + name}

@@ -58,7 +58,7 @@ def empty_expert_room(
 
 
 @triton.jit(do_not_specialize=["first_expert", "num_matrices", "num_tokens"])
-def _gate_up_kernel(
+def _gate_up_prompt_kernel(
     x_codes,
     x_scales,
     x_scaled,
@@ -158,7 +158,7 @@ def gate_up(
     num_tiles = triton.cdiv(num_tokens, tiling.tile_tokens)
     if plan is not None:
         num_tiles = plan.max_tiles(num_pairs)
-    _gate_up_kernel[(num_tiles * triton.cdiv(gate.num_rows, tiling.rows),)](
+    _gate_up_prompt_kernel[(num_tiles * triton.cdiv(gate.num_rows, tiling.rows),)](
         x.codes, x.scales, x.scaled_sums, x.scaled_half_sums,
         gate.codes, gate.scales, gate.minima, gate.factors,
         up.codes, up.scales, up.minima, up.factors,
