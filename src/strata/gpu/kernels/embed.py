@@ -89,14 +89,13 @@ def _embed_kernel(
         codes = block_codes(FORMAT, words, b, grid_ptr)
         scales, subs, minima = block_scales(FORMAT, words, b)
         for i in tl.static_range(8):
-            half: tl.constexpr = i // 4
             word = settled(codes[i], TRAITS[0], TRAITS[4])
-            scale = scales[half if TRAITS[1] == 2 else 0]
+            scale = scales[i // 4 if TRAITS[1] == 2 else 0]
             if TRAITS[2] == 1:
-                scale = scale * subs[half].to(tl.float32)
+                scale = scale * subs[i // 4].to(tl.float32)
             for j in tl.static_range(4):
                 x = signed_byte(word, j).to(tl.float32) * scale
                 if TRAITS[3] > 0:
-                    x += minima[half if TRAITS[3] == 2 else 0]
+                    x += minima[i // 4 if TRAITS[3] == 2 else 0]
                 k = group * 256 + b * 32 + i * 4 + j
                 tl.store(out_ptr + row * D + k, x, k < D)
