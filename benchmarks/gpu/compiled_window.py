@@ -2,10 +2,12 @@
 
     python benchmarks/gpu/compiled_window.py [--geometry coder] [--mix iq3_s] [--rows 1,4]
                                              [--only read,float]
+    python benchmarks/gpu/compiled_window.py --chunk 8192 --position 4096
 
 Walks through the launches of a window of the real geometry with tensors that have no memory, and
 compiles each with the very arguments it would be launched with. Prints launches a window, and for
-each kernel how often it is launched, its registers, spills and shared memory.
+each kernel how often it is launched, its registers, spills and shared memory. With ``--chunk`` the
+same for a chunk of a prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from strata.gpu.window import WindowShape
 
 TYPES = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.int8: "*i8", torch.uint8: "*u8",
-    torch.int32: "*i32", torch.int64: "*i64",
+    torch.int32: "*i32", torch.int64: "*i64", torch.bfloat16: "*bf16", torch.float64: "*fp64",
 }  # fmt: skip
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg", "launch_pdl")
 
@@ -73,13 +75,18 @@ class Recorder:
         self.total += 1
 
 
-def window_launches(index, kv_format: str, rows: int, capacity: int) -> Recorder:
+def launches_of(index, kv_format: str, rows: int, position: int | None) -> Recorder:
+    """Those of a window, or of a chunk of a prompt that begins at ``position``."""
     model = GpuModel(index, index.spec, torch.device("meta"), kv_format=kv_format, direct_io=False)
-    session = model.new_session(capacity)
+    session = model.new_session(4608 if position is None else position + rows)
     recorder, original = Recorder(), JITFunction.run
     JITFunction.run = lambda self, *args, **kwargs: recorder.run(self, *args, **kwargs)
     try:
-        session._runner._window.launch(WindowShape(rows, has_head=True, has_selection=True))
+        if position is None:
+            session._runner._window.launch(WindowShape(rows, has_head=True, has_selection=True))
+        else:
+            prompt, buffers = session._reader._prompt, session._reader._buffers
+            session._runner._window.head(prompt.launch(buffers.host_rows[0][:rows], position))
     finally:
         JITFunction.run = original
     return recorder
@@ -96,6 +103,8 @@ def main() -> None:
     parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
     parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
     parser.add_argument("--rows", default="1,4")
+    parser.add_argument("--chunk", type=int, default=0)
+    parser.add_argument("--position", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
     parser.add_argument("--only", default="", help="compile kernels whose names hold one of these")
@@ -104,8 +113,10 @@ def main() -> None:
     geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
-        for rows in map(int, args.rows.split(",")):
-            recorder = window_launches(index, args.kv, rows, 4608)
+        counts = [args.chunk] if args.chunk else list(map(int, args.rows.split(",")))
+        for rows in counts:
+            position = args.position if args.chunk else None
+            recorder = launches_of(index, args.kv, rows, position)
             print(f"rows {rows}: {recorder.total} launches, {len(recorder.launches)} kernels")
             names = collections.Counter()
             for key, (times, kernel, *source, options) in recorder.launches.items():
