@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from strata.gpu.kernels.qsa_append import IndexInputs, IndexKeys, RopeTable
 
-# Queries of a score tile, and the bytes of scores that are held at a time.
+# Queries of a score tile: with more of them registers are spilled. Rows that are scored before the
+# selection come in steps of 128, as many as scores of so many bytes are.
+_SCORE_ROWS, _SCORE_WARPS = 32, 4
 _TILE_ROWS = 128
 _SCORE_BYTES = 64 << 20
 # Brings normed vectors to where halves are finest.
@@ -119,7 +121,7 @@ def select_prompt(
     score[n, b] = sum over heads of max(0, q[n] . key[b]); equal scores: lower block first.
 
     Operations: 3 * 2 * 512 a row and visible block. Scores: 4 bytes each, written and read once.
-    Grid of a tile: (64 blocks, 128 rows), then those of ``select_blocks``.
+    Grid of a tile: (64 blocks, 32 rows), then those of ``select_blocks``.
 
     Args:
         queries: [2, N, index heads, index_dim] float16 of ``append_index``.
@@ -138,10 +140,10 @@ def select_prompt(
         rows = min(step, num_rows - first)
         groups = triton.cdiv((position + first + rows) // block, INDEX_GROUP)
         width = min(groups * INDEX_GROUP, room)
-        _score_prompt_kernel[(groups, triton.cdiv(rows, _TILE_ROWS))](
+        _score_prompt_kernel[(groups, triton.cdiv(rows, _SCORE_ROWS))](
             queries[:, first:], pooled, scratch.scores, queries.stride(0), scratch.scores.stride(0),
             rows, HEADS=heads, DIM=dim, DIM_TILE=max(16, triton.next_power_of_2(dim)),
-            GROUP=INDEX_GROUP, ROWS=_TILE_ROWS, num_warps=8, num_stages=1, **LAUNCH,
+            GROUP=INDEX_GROUP, ROWS=_SCORE_ROWS, num_warps=_SCORE_WARPS, num_stages=1, **LAUNCH,
         )  # fmt: skip
         select_blocks(
             scratch.scores[:rows, :width], positions[first : first + 1], rows, budget_blocks, block,
