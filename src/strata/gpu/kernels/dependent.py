@@ -2,9 +2,10 @@
 
 A kernel of a decode window is short, so what lies between two of them counts. Here a launch may be
 set up, and fetch its weights into the second level cache, before the one before has ended. Nothing
-that an earlier launch wrote may be read, and nothing may be written, before ``wait_for_inputs``;
+that an earlier launch wrote may be used, and nothing may be written, before ``wait_for_inputs``;
 every kernel launched with ``LAUNCH_AFTER`` calls it, in all its programs. So a launch ends only
-after all before it have, and the order of reads and writes is that of plain launches.
+after all before it have, and the order of reads and writes is that of plain launches. What to fetch
+may be guessed from what is there: a wrong guess costs time and changes nothing.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ if IS_DEPENDENT:
 
     @triton.jit
     def wait_for_inputs():
-        """Lets the next launch begin, then waits until all before this one have ended."""
-        cuda.gdc_launch_dependents()
+        """Waits until all launches before this one have ended, then lets the next one begin."""
         cuda.gdc_wait()
+        cuda.gdc_launch_dependents()
 
     @triton.jit
     def fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES: tl.constexpr, TILE: tl.constexpr):

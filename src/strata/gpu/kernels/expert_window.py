@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels import arith
-from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
+from strata.gpu.kernels.dependent import IS_DEPENDENT, LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, panel_sums, shape_of, tiling_options
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
@@ -154,9 +154,13 @@ def _gate_up_kernel(
     S_NUM_PLANES: tl.constexpr, S_PANEL_BYTES: tl.constexpr, S_GROUPS: tl.constexpr,
     S_IS_SHORT: tl.constexpr,
 ):  # fmt: skip
-    wait_for_inputs()
     n = (tl.program_id(1) // (TOP_K + 1)).to(tl.int64)
     k = tl.program_id(1) % (TOP_K + 1)
+    if (k == TOP_K) & (tl.program_id(0) * 32 < S_SIZE):
+        first = tl.program_id(0) * _PANELS
+        fetch_ahead(shared_ptr, first, S_SIZE // 8, S_PANEL_BYTES, _PANELS)
+        fetch_ahead(shared_ptr, first + S_SIZE // 8, S_SIZE // 4, S_PANEL_BYTES, _PANELS)
+    wait_for_inputs()
     x = (
         codes_ptr + n * R_GROUPS * 256,
         scales_ptr + n * R_GROUPS * 8,
@@ -223,9 +227,20 @@ def _down_kernel(
     S_PLANES: tl.constexpr, S_NUM_PLANES: tl.constexpr, S_PANEL_BYTES: tl.constexpr,
     S_GROUPS: tl.constexpr, S_IS_SHORT: tl.constexpr,
 ):  # fmt: skip
-    wait_for_inputs()
     n = (tl.program_id(1) // (TOP_K + 1)).to(tl.int64)
     k = tl.program_id(1) % (TOP_K + 1)
+    if IS_DEPENDENT:
+        first = tl.program_id(0) * TILE
+        if k == TOP_K:
+            fetch_ahead(shared_ptr, first, num_panels, S_PANEL_BYTES, TILE)
+        else:
+            # Chosen two launches ago; past the first cache, since it is looked up again below.
+            chosen = tl.load(ids_ptr + n * TOP_K + k, cache_modifier=".cg")
+            slot = tl.load(slot_of_ptr + chosen, cache_modifier=".cg").to(tl.int64)
+            if slot >= 0:
+                blob_ptr = blobs_ptr + slot * blob_bytes
+                fetch_ahead(blob_ptr, first, num_panels, R_PANEL_BYTES, TILE)
+    wait_for_inputs()
     if k == TOP_K:
         _entry_outputs(
             shared_ptr, num_panels, shared_factors_ptr + 2, shared_grid_ptr, n, s_codes_ptr,

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from strata.gpu.kernels.arith import div, exp, sigmoid, silu
 from strata.gpu.kernels.causal_conv import MAX_WINDOW_ROWS, conv_silu, keep_raw
-from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
 from strata.reference.norms import L2_EPS, SOFTPLUS_LINEAR_ABOVE
 
@@ -222,8 +222,10 @@ def _window_kernel(
     IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr, GROUPS: tl.constexpr, QKV: tl.constexpr,
     Z: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr,
 ):  # fmt: skip
-    wait_for_inputs()
     head = tl.program_id(0)
+    memory_bytes = memory_ptr.to(tl.pointer_type(tl.uint8), bitcast=True)
+    fetch_ahead(memory_bytes, head, HEADS, DK * DV * 4, 1)
+    wait_for_inputs()
     offs_k = tl.arange(0, DK_TILE)
     offs_v = tl.arange(0, DV_TILE)
     is_k = offs_k < DK
