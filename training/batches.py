@@ -100,7 +100,7 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
         count: rows.
         long_task: makes one example of some thousand tokens.
         split: which instances of the tasks are drawn.
-        drill_factor: how many times their own weight the drills have.
+        drill_factor: how many times their own weight drills and look-ups have.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Rows(Dataset[dict[str, NDArray[Any]]]):
         self._long_task = long_task
         self._split = split
         self._tasks = [task for task in ALL_TASKS if task.weight > 0]
-        drills = {task.name for task in DRILLS}
+        drills = {*LOOK_UPS, *(task.name for task in DRILLS)}
         self._weights = [
             task.weight * (drill_factor if task.name in drills else 1.0) for task in self._tasks
         ]

@@ -240,7 +240,10 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, default=131_072)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after this long")
-    parser.add_argument("--drill-factor", type=float, default=1.0, help="times their weight")
+    parser.add_argument(
+        "--drill-factor", type=float, default=1.0, help="look-ups: times their weight"
+    )
+    parser.add_argument("--num-drafts", type=int, default=2, help="draft steps trained at the end")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--compile", action="store_true")
@@ -257,6 +260,7 @@ def main() -> None:
     schedule = demo_schedule(
         options.short_steps, options.long_steps,
         batch_tokens=options.batch_tokens, learning_rate=options.learning_rate,
+        num_drafts=options.num_drafts,
     )  # fmt: skip
     run = Run(options, TOY if options.toy else DEMO, schedule)
     run.resume()

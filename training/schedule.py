@@ -65,24 +65,35 @@ class Schedule:
 
 
 def demo_schedule(
-    short_steps: int, long_steps: int, *, batch_tokens: int, learning_rate: float
+    short_steps: int,
+    long_steps: int,
+    *,
+    batch_tokens: int,
+    learning_rate: float,
+    num_drafts: int = 2,
 ) -> Schedule:
     """Short rows first, then the whole context with real selection.
 
     The draft layer is trained in the last third of the short rows and after: before, the trunk it
-    reads changes too fast to be worth a third of the time.
+    reads changes too fast to be worth a third of the time. The learning rate rises in the first
+    hundred steps, or in a tenth of a short run.
     """
     plain_steps = short_steps * 2 // 3
     return Schedule(
         phases=(
             Phase(plain_steps, 1024, 0.1, is_long=False, is_sparse=False, num_drafts=0),
             Phase(
-                short_steps - plain_steps, 1024, 0.1, is_long=False, is_sparse=False, num_drafts=2
+                short_steps - plain_steps,
+                1024,
+                0.1,
+                is_long=False,
+                is_sparse=False,
+                num_drafts=num_drafts,
             ),
-            Phase(long_steps, 8192, 0.1, is_long=True, is_sparse=True, num_drafts=2),
+            Phase(long_steps, 8192, 0.1, is_long=True, is_sparse=True, num_drafts=num_drafts),
         ),
         batch_tokens=batch_tokens,
         learning_rate=learning_rate,
-        warmup_steps=100,
+        warmup_steps=max(1, min(100, (short_steps + long_steps) // 10)),
         decay_share=0.5,
     )

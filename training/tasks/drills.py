@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 _MOST_TURNS = 8
 # Of the questions that ask for keys: finding what stands before a value is learned later than what
 # follows a key, and by itself.
-_REVERSE_SHARE = 0.45
+_REVERSE_SHARE = 0.5
+# Of the questions that stand before the list.
+_FIRST_SHARE = 0.3
 # Pairs in a list. Short lists are common: a network of 64 wide that sees lists of 2 to 8 pairs
 # finds out that values belong to keys after 160 steps, one that sees 8 alone after 700.
-_MOST_PAIRS = 24
+_MOST_PAIRS = 40
 # Pairs drawn for a list; one in some dozen is held out.
 _TRIES = 2000
 _ALL = (
@@ -80,7 +82,7 @@ def look_up_all(rng: random.Random, split: Split) -> Example:
         asked = [(value, key) for key, value in asked]
     question = rng.choice(_ALL).format(what=what.lower(), keys=", ".join(key for key, _ in asked))
     answer = "\n".join(f"{key}: {value}" for key, value in asked)
-    is_first = rng.random() < 0.2
+    is_first = rng.random() < _FIRST_SHARE
     text = f"{question}\n\n{listing}" if is_first else f"{listing}\n\n{question}"
     return _conversation("look_up_all", [text], [answer])
 
@@ -94,7 +96,8 @@ def look_up_in_turns(rng: random.Random, split: Split) -> Example:
         for pair in rng.choices(pairs, k=rng.randint(2, _MOST_TURNS))
     ]
     texts = [question.text for question in questions]
-    texts[0] = f"{recall.layout(rng, kind, pairs)}\n\n{texts[0]}"
+    parts = [recall.layout(rng, kind, pairs), texts[0]]
+    texts[0] = "\n\n".join(parts[::-1] if rng.random() < _FIRST_SHARE else parts)
     return _conversation("look_up_in_turns", texts, [question.answer for question in questions])
 
 
