@@ -48,6 +48,8 @@ class Conversation:
         logits = torch.tensor(self.logits[rows], device=self._device)
         position = torch.tensor([self.position], device=self._device)
         self._sampler.launch(choice, logits, position, self.bad)
+        if logits.is_cuda:
+            torch.cuda.synchronize()  # as the runner of windows does before anybody reads
 
     def expected(self, params: SamplingParams, rows: int, masks=None) -> list[int]:
         masks = [None] * rows if masks is None else masks
