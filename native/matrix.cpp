@@ -8,8 +8,8 @@ int64_t product_scratch_bytes(int64_t inner) {
     // Corrections of a tile, then an unpacked panel: eight vectors of codes and up to five more a block.
     // Behind them, the codes of a tile's rows (tiles.inl).
     const int64_t quantized = TOKEN_TILE * (inner / 16) * 4 + (inner / 32 + 1) * 13 * 64 + 64 + TOKEN_TILE * inner;
-    // A stretch of float columns, then four sums for each row of a tile (products.inl).
-    const int64_t floats = STRETCH * PANEL_ROWS * 4 + (TOKEN_TILE + 4) * 4 * 64;
+    // A segment of float columns, then a sum for each row of a tile (products.inl).
+    const int64_t floats = SEGMENT_COLUMNS * PANEL_ROWS * 4 + (TOKEN_TILE + 4) * 64;
     return std::max(quantized, floats);
 }
 

@@ -19,8 +19,9 @@ struct Activations {
 
 // Rows whose bias corrections are held at once.
 constexpr int TOKEN_TILE = 128;
-// Columns of float weights unpacked at once for a prompt; a multiple of 4.
-constexpr int64_t STRETCH = 512;
+// Columns of float weights whose four sums are joined before the next begin (docs/numerics.md); for a
+// prompt they are unpacked at once.
+constexpr int64_t SEGMENT_COLUMNS = 320;
 
 // Scratch bytes one thread needs for panels with this many inner values.
 int64_t product_scratch_bytes(int64_t inner);

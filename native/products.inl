@@ -200,12 +200,16 @@ inline const int8_t *rows_together(const Tile &, int8_t *) { return nullptr; }
 template <class K> int64_t panel_tiles(const Staged<K> *, const Tile &, const int8_t *, float *, int64_t, int) { return 0; }
 #endif
 
-// Float weights: four partial sums by k mod 4, each ascending, multiplied then added. For prompts the
-// columns are taken a stretch at a time, unpacked to floats once for all rows; the sums wait in memory
-// between stretches, so a column is added at the same place of the same sum either way.
+// Float weights: in each segment of columns four partial sums by k mod 4, ascending, multiplied then
+// added; the segments are added up in order. For prompts a segment is unpacked to floats once for all
+// rows, and their totals wait in memory.
 
+// total + the sums of one segment, `num` columns from where panel and x point.
 template <class LOAD, int T>
-inline void add_columns(const uint8_t *panel, int part, int64_t num, const float *const *x, Floats sum[T][4]) {
+inline void add_segment(const uint8_t *panel, int part, int64_t num, const float *const *x, Floats *total) {
+    Floats sum[T][4];
+    for (int t = 0; t < T; t++)
+        for (int j = 0; j < 4; j++) sum[t][j] = fset(0.0f);
     int64_t k = 0;
     for (; k + 4 <= num; k += 4)
         for (int j = 0; j < 4; j++) {
@@ -216,8 +220,9 @@ inline void add_columns(const uint8_t *panel, int part, int64_t num, const float
         const Floats w = LOAD::load(panel + k * PANEL_ROWS * LOAD::BYTES, part);
         for (int t = 0; t < T; t++) sum[t][j] = fadd(sum[t][j], fmul(w, fset(x[t][k])));
     }
+    for (int t = 0; t < T; t++)
+        total[t] = fadd(total[t], fadd(fadd(sum[t][0], sum[t][1]), fadd(sum[t][2], sum[t][3])));
 }
-inline Floats total_of(const Floats sum[4]) { return fadd(fadd(sum[0], sum[1]), fadd(sum[2], sum[3])); }
 
 struct LoadF32 {
     static constexpr int BYTES = 4;
@@ -236,13 +241,17 @@ template <class LOAD, int T>
 void float_direct(const uint8_t *panel, int part, const Tile &tile, float *out, int64_t out_stride, int num_rows) {
     const int64_t inner = tile.a->inner;
     const float *x[T];
-    Floats sum[T][4];
+    Floats total[T];
     for (int t = 0; t < T; t++) {
         x[t] = tile.a->x + tile.row(t < tile.num ? t : tile.num - 1) * inner;
-        for (int j = 0; j < 4; j++) sum[t][j] = fset(0.0f);
+        total[t] = fset(0.0f);
     }
-    add_columns<LOAD, T>(panel, part, inner, x, sum);
-    for (int t = 0; t < T && t < tile.num; t++) store_rows(out + t * out_stride, total_of(sum[t]), part, num_rows);
+    for (int64_t begin = 0; begin < inner; begin += SEGMENT_COLUMNS) {
+        const int64_t num = inner - begin < SEGMENT_COLUMNS ? inner - begin : SEGMENT_COLUMNS;
+        add_segment<LOAD, T>(panel + begin * PANEL_ROWS * LOAD::BYTES, part, num, x, total);
+        for (int t = 0; t < T; t++) x[t] += num;
+    }
+    for (int t = 0; t < T && t < tile.num; t++) store_rows(out + t * out_stride, total[t], part, num_rows);
 }
 
 template <class LOAD>
@@ -250,28 +259,22 @@ void float_staged(const uint8_t *panel, int part, const Tile &tile, float *out, 
                   uint8_t *scratch) {
     constexpr int T = STAGED_TOKENS;
     const int64_t inner = tile.a->inner;
-    float *columns = (float *)scratch; // [STRETCH, PANEL_ROWS]; `part` of each is filled
-    Floats(*sums)[4] = (Floats(*)[4])(scratch + STRETCH * PANEL_ROWS * 4); // [tile.num rounded up to T]
-    for (int64_t i = 0; i < tile.num + T; i++)
-        for (int j = 0; j < 4; j++) sums[i][j] = fset(0.0f);
-    for (int64_t begin = 0; begin < inner; begin += STRETCH) {
-        const int64_t num = inner - begin < STRETCH ? inner - begin : STRETCH;
+    float *columns = (float *)scratch; // [SEGMENT_COLUMNS, PANEL_ROWS]; `part` of each is filled
+    Floats *totals = (Floats *)(scratch + SEGMENT_COLUMNS * PANEL_ROWS * 4); // [tile.num rounded up to T]
+    for (int64_t i = 0; i < tile.num + T; i++) totals[i] = fset(0.0f);
+    for (int64_t begin = 0; begin < inner; begin += SEGMENT_COLUMNS) {
+        const int64_t num = inner - begin < SEGMENT_COLUMNS ? inner - begin : SEGMENT_COLUMNS;
         for (int64_t k = 0; k < num; k++)
             store_rows(columns + k * PANEL_ROWS, LOAD::load(panel + (begin + k) * PANEL_ROWS * LOAD::BYTES, part), part,
                        PANEL_ROWS);
         for (int64_t first = 0; first < tile.num; first += T) {
             const float *x[T];
-            Floats sum[T][4];
-            for (int t = 0; t < T; t++) {
-                x[t] = tile.a->x + tile.row(first + t < tile.num ? first + t : tile.num - 1) * inner + begin;
-                for (int j = 0; j < 4; j++) sum[t][j] = sums[first + t][j];
-            }
-            add_columns<LoadF32, T>((const uint8_t *)columns, part, num, x, sum);
             for (int t = 0; t < T; t++)
-                for (int j = 0; j < 4; j++) sums[first + t][j] = sum[t][j];
+                x[t] = tile.a->x + tile.row(first + t < tile.num ? first + t : tile.num - 1) * inner + begin;
+            add_segment<LoadF32, T>((const uint8_t *)columns, part, num, x, totals + first);
         }
     }
-    for (int64_t i = 0; i < tile.num; i++) store_rows(out + i * out_stride, total_of(sums[i]), part, num_rows);
+    for (int64_t i = 0; i < tile.num; i++) store_rows(out + i * out_stride, totals[i], part, num_rows);
 }
 
 struct Call {

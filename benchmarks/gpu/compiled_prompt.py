@@ -116,7 +116,7 @@ def main():
     arguments = {
         "panels_ptr": "*u8", "num_panels": "i32", "x_ptr": "*fp32", "x_stride": "i32",
         "num_tokens": "i32", "num_rows": "i32", **out, "FORMAT": "=F32", "INNER": 32 * BLOCKS,
-        "LOADS": 160, "VALUES": 4, "TOKENS": 64, "ROWS": 32,
+        "LOADS": 160, "VALUES": 4, "STEPS": 20, "TOKENS": 32, "LANES": 32, "TIMES": 2,
     }  # fmt: skip
     show("plain F32", float_prompt._float_prompt_kernel, arguments, 4, args.sass)
 

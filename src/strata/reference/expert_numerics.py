@@ -44,6 +44,7 @@ EXP_C5 = np.float32(0.00836885069)  # 0x1.123b02p-7
 EXP_C6 = np.float32(0.00138143206)  # 0x1.6a2256p-10
 
 GROUP_BLOCKS = 8  # blocks of 32 summed into one partial sum before it joins the total
+SEGMENT_COLUMNS = 320  # columns of plain weights summed into one partial sum
 _ONE = np.float32(1.0)
 
 
@@ -215,10 +216,16 @@ def _terms_of_blocks(
 
 
 def _float_product(weights: Float32s, x: Float32s) -> Float32s:
-    """Four running sums over inner index modulo 4, then (p0 + p1) + (p2 + p3); [N, out]."""
-    p = np.zeros((len(x), len(weights), 4), np.float32)
-    for k in range(0, weights.shape[1], 4):
-        lanes = weights[None, :, k : k + 4] * x[:, None, k : k + 4]
-        p[..., : lanes.shape[2]] += lanes
-    total: Float32s = (p[..., 0] + p[..., 1]) + (p[..., 2] + p[..., 3])
+    """Segments of columns, ascending; [N, out].
+
+    In each, four running sums over inner index modulo 4, then (p0 + p1) + (p2 + p3).
+    """
+    total = np.zeros((len(x), len(weights)), np.float32)
+    for first in range(0, weights.shape[1], SEGMENT_COLUMNS):
+        end = min(first + SEGMENT_COLUMNS, weights.shape[1])
+        p = np.zeros((len(x), len(weights), 4), np.float32)
+        for k in range(first, end, 4):
+            lanes = weights[None, :, k : min(k + 4, end)] * x[:, None, k : min(k + 4, end)]
+            p[..., : lanes.shape[2]] += lanes
+        total += (p[..., 0] + p[..., 1]) + (p[..., 2] + p[..., 3])
     return total

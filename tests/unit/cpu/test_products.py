@@ -115,13 +115,15 @@ def test_rows_do_not_see_each_other(name, isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_float_rows_of_any_length(isa):
-    """F32 rows need not be whole blocks."""
+    """F32 rows need not be whole blocks, nor whole segments of 320 columns."""
     rng = np.random.default_rng(3)
-    for inner in (1, 3, 6, 33):
+    for inner in (1, 3, 6, 33, 319, 320, 321, 643, 1024):
         w = rng.standard_normal((5, inner)).astype(np.float32)
-        x = rng.standard_normal((2, inner)).astype(np.float32)
-        got = run_product(_native.Context(1, isa), "F32", w.view(np.uint8), x)
-        assert same_bits(got, product("F32", w.view(np.uint8), x, "test"))
+        x = rng.standard_normal((9, inner)).astype(np.float32)
+        expected = product("F32", w.view(np.uint8), x, "test")
+        for rows in (1, 2, 9):
+            got = run_product(_native.Context(1, isa), "F32", w.view(np.uint8), x[:rows])
+            assert same_bits(got, expected[:rows]), (inner, rows)
 
 
 @pytest.mark.parametrize("isa", ISAS)

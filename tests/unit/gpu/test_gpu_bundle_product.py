@@ -52,7 +52,7 @@ def test_one_launch_has_the_bits_of_several(
     x = torch.tensor(rng.normal(0, 2, (num_rows, INNER)), dtype=torch.float32, device=device)
     codes, bad = zero_codes(num_rows, INNER, device), torch.zeros(1, dtype=torch.int32)
     quantize(x, codes, bad.to(device))
-    split = x.view(num_rows, -1, 4).transpose(1, 2).reshape(num_rows, INNER).contiguous()
+    split = x.view(num_rows, -1, 4, 4).transpose(2, 3).reshape(num_rows, INNER).contiguous()
 
     wanted, out = poison(device, num_rows, column + 8), poison(device, num_rows, column + 8)
     for matrix, first in matrices:

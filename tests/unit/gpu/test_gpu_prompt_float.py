@@ -18,7 +18,9 @@ from strata.reference import expert_numerics  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize(("inner", "num_rows"), [(64, 35), (76, 1)])
+@pytest.mark.parametrize(
+    ("inner", "num_rows"), [(64, 35), (76, 1), (316, 3), (320, 9), (324, 67), (672, 2)]
+)
 def test_products_have_the_reference_bits(
     name: str, inner: int, num_rows: int, device: str
 ) -> None:

@@ -184,17 +184,21 @@ def test_product_against_dequantised_float64(name: str) -> None:
     assert (np.abs(product(name, raw, x, WHERE) - exact) < 1e-6 * size).all()
 
 
-def test_float_product_order() -> None:
+@pytest.mark.parametrize("inner", [38, 319, 320, 321, 672])
+def test_float_product_order(inner: int) -> None:
     rng = np.random.default_rng(5)
-    weights = rng.normal(size=(5, 38)).astype(f32)
-    x = rng.normal(size=(2, 38)).astype(f32)
+    weights = rng.normal(size=(2, inner)).astype(f32)
+    x = rng.normal(size=(2, inner)).astype(f32)
     found = product("F32", weights.view(np.uint8), x, WHERE)
     for n in range(2):
-        for r in range(5):
-            p = [f32(0)] * 4
-            for k in range(38):
+        for r in range(2):
+            total, p = f32(0), [f32(0)] * 4
+            for k in range(inner):
                 p[k % 4] = f32(p[k % 4] + f32(weights[r, k] * x[n, k]))
-            assert found[n, r] == f32(f32(p[0] + p[1]) + f32(p[2] + p[3]))
+                if (k + 1) % 320 == 0 or k + 1 == inner:
+                    total = f32(total + f32(f32(p[0] + p[1]) + f32(p[2] + p[3])))
+                    p = [f32(0)] * 4
+            assert found[n, r] == total
 
 
 @pytest.mark.parametrize("name", ["F16", "BF16"])

@@ -16,10 +16,11 @@ import triton.language as tl
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels.arith import INTERPRETED
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
-from strata.gpu.kernels.float_product import float_shape, float_sums
+from strata.gpu.kernels.float_product import float_shape, float_sums, float_words
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
 from strata.gpu.weight_layout import MAX_MATRICES
+from strata.reference.expert_numerics import SEGMENT_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,7 @@ _LETTERS = "abcd"
 # Panels of a program in the interpreter, where calls cost the same whatever their width.
 _INTERPRETED_PANELS = 32
 # Loads a plain matrix keeps in flight: its registers are those of every program beside it.
-_MOST_AHEAD = 4
-_NO_FLOAT = {"INNER": 0, "LOADS": 0, "AHEAD": 0, "VALUES": 0}
+_MOST_AHEAD = 5
 _NO_BLOCKS = {
     "TRAITS": (), "PLANES": (), "NUM_PLANES": 0, "PANEL_BYTES": 0, "GROUPS": 0, "IS_SHORT": False,
 }  # fmt: skip
@@ -71,7 +71,7 @@ def bundle_product(
     tile, options = tiling_options(None, _INTERPRETED_PANELS, num_groups)
     slots, num_warps = options["SLOTS"], options["num_warps"]
     parts = [
-        _float_part(matrix, column, len(x))
+        _float_part(matrix, column, len(x), num_warps)
         if isinstance(matrix, FloatMatrix)
         else _packed_part(matrix, column, tile)
         for matrix, column in order
@@ -92,17 +92,20 @@ def bundle_product(
 
 
 def _constants(format_name: str, tile: int, **shape: object) -> dict[str, object]:
-    shapes = {**_NO_BLOCKS, **_NO_FLOAT, **shape}
-    is_float = shapes["VALUES"] != 0
+    shapes = {**_NO_BLOCKS, "SHAPE": (), **shape}
+    is_float = shapes["SHAPE"] != ()
     return {**shapes, "FORMAT": format_name, "TILE": tile, "IS_FLOAT": is_float}
 
 
-def _float_part(matrix: FloatMatrix, column: int, num_rows: int) -> _Part:
-    tile = _INTERPRETED_PANELS if INTERPRETED else 1
+def _float_part(matrix: FloatMatrix, column: int, num_rows: int, num_warps: int) -> _Part:
     values = (matrix.panels, None, matrix.num_panels, matrix.num_rows, column)
-    shape = float_shape(matrix, _MOST_AHEAD)
+    shape = float_shape(matrix, 1, _MOST_AHEAD)
+    segments = triton.cdiv(matrix.inner, SEGMENT_COLUMNS)
+    tile = max(1, 8 * num_warps // triton.next_power_of_2(segments))
+    if INTERPRETED:
+        tile = _INTERPRETED_PANELS * 8
     constants = _constants(str(shape.pop("FORMAT")), tile, **shape)
-    return _Part(values, constants, triton.cdiv(matrix.num_panels, tile) * num_rows)
+    return _Part(values, constants, triton.cdiv(matrix.num_rows, tile) * num_rows)
 
 
 def _packed_part(matrix: PackedMatrix, column: int, tile: int) -> _Part:
@@ -118,22 +121,21 @@ def _part(
     number, x, x_ptr, x_stride, out_ptr, out_stride, panels_ptr, grid_ptr, num_panels, num_rows,
     column, FORMAT: tl.constexpr, IS_FLOAT: tl.constexpr, TRAITS: tl.constexpr,
     PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr,
-    GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, INNER: tl.constexpr, LOADS: tl.constexpr,
-    AHEAD: tl.constexpr, VALUES: tl.constexpr, N: tl.constexpr, SLOTS: tl.constexpr,
-    TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
+    GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, SHAPE: tl.constexpr, N: tl.constexpr,
+    SLOTS: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Program ``number`` of one matrix."""
+    """Program ``number`` of one matrix; TILE is panels, or rows of a plain matrix."""
     if IS_FLOAT:
-        programs = (num_panels + TILE - 1) // TILE
+        programs = (num_rows + TILE - 1) // TILE
         n = number // programs
         first = number % programs * TILE
-        fetch_ahead(panels_ptr, first, num_panels, LOADS * 512, TILE)
+        words = float_words(panels_ptr, first, num_panels, SHAPE, TILE)
         wait_for_inputs()
         sums = float_sums(
-            panels_ptr, first, num_panels, x_ptr + n * x_stride, x_stride, FORMAT, INNER, LOADS,
-            AHEAD, VALUES, 1, TILE, IS_SPLIT,
+            words, panels_ptr, first, num_panels, x_ptr + n * x_stride, x_stride, FORMAT, SHAPE, 1,
+            TILE, IS_SPLIT,
         )  # fmt: skip
-        row = first * 8 + tl.arange(0, TILE * 8)
+        row = first + tl.arange(0, TILE)
         tl.store(out_ptr + n * out_stride + column + row, sums[0], mask=row < num_rows)
     else:
         first = number * TILE
@@ -166,20 +168,20 @@ def _bundle_kernel(
     d_ptr, d_grid_ptr, d_panels, d_rows, d_column, d_end,  # noqa: ARG001 - the last one ends all
     a_FORMAT: tl.constexpr, a_IS_FLOAT: tl.constexpr, a_TRAITS: tl.constexpr,
     a_PLANES: tl.constexpr, a_NUM_PLANES: tl.constexpr, a_PANEL_BYTES: tl.constexpr,
-    a_GROUPS: tl.constexpr, a_IS_SHORT: tl.constexpr, a_INNER: tl.constexpr,
-    a_LOADS: tl.constexpr, a_AHEAD: tl.constexpr, a_VALUES: tl.constexpr, a_TILE: tl.constexpr,
+    a_GROUPS: tl.constexpr, a_IS_SHORT: tl.constexpr, a_SHAPE: tl.constexpr,
+    a_TILE: tl.constexpr,
     b_FORMAT: tl.constexpr, b_IS_FLOAT: tl.constexpr, b_TRAITS: tl.constexpr,
     b_PLANES: tl.constexpr, b_NUM_PLANES: tl.constexpr, b_PANEL_BYTES: tl.constexpr,
-    b_GROUPS: tl.constexpr, b_IS_SHORT: tl.constexpr, b_INNER: tl.constexpr,
-    b_LOADS: tl.constexpr, b_AHEAD: tl.constexpr, b_VALUES: tl.constexpr, b_TILE: tl.constexpr,
+    b_GROUPS: tl.constexpr, b_IS_SHORT: tl.constexpr, b_SHAPE: tl.constexpr,
+    b_TILE: tl.constexpr,
     c_FORMAT: tl.constexpr, c_IS_FLOAT: tl.constexpr, c_TRAITS: tl.constexpr,
     c_PLANES: tl.constexpr, c_NUM_PLANES: tl.constexpr, c_PANEL_BYTES: tl.constexpr,
-    c_GROUPS: tl.constexpr, c_IS_SHORT: tl.constexpr, c_INNER: tl.constexpr,
-    c_LOADS: tl.constexpr, c_AHEAD: tl.constexpr, c_VALUES: tl.constexpr, c_TILE: tl.constexpr,
+    c_GROUPS: tl.constexpr, c_IS_SHORT: tl.constexpr, c_SHAPE: tl.constexpr,
+    c_TILE: tl.constexpr,
     d_FORMAT: tl.constexpr, d_IS_FLOAT: tl.constexpr, d_TRAITS: tl.constexpr,
     d_PLANES: tl.constexpr, d_NUM_PLANES: tl.constexpr, d_PANEL_BYTES: tl.constexpr,
-    d_GROUPS: tl.constexpr, d_IS_SHORT: tl.constexpr, d_INNER: tl.constexpr,
-    d_LOADS: tl.constexpr, d_AHEAD: tl.constexpr, d_VALUES: tl.constexpr, d_TILE: tl.constexpr,
+    d_GROUPS: tl.constexpr, d_IS_SHORT: tl.constexpr, d_SHAPE: tl.constexpr,
+    d_TILE: tl.constexpr,
     N: tl.constexpr, SLOTS: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
@@ -188,13 +190,13 @@ def _bundle_kernel(
         _part(
             number, x, x_ptr, x_stride, out_ptr, out_stride, a_ptr, a_grid_ptr, a_panels, a_rows,
             a_column, a_FORMAT, a_IS_FLOAT, a_TRAITS, a_PLANES, a_NUM_PLANES, a_PANEL_BYTES,
-            a_GROUPS, a_IS_SHORT, a_INNER, a_LOADS, a_AHEAD, a_VALUES, N, SLOTS, a_TILE, IS_SPLIT,
+            a_GROUPS, a_IS_SHORT, a_SHAPE, N, SLOTS, a_TILE, IS_SPLIT,
         )  # fmt: skip
     elif number < b_end:
         _part(
             number - a_end, x, x_ptr, x_stride, out_ptr, out_stride, b_ptr, b_grid_ptr, b_panels,
             b_rows, b_column, b_FORMAT, b_IS_FLOAT, b_TRAITS, b_PLANES, b_NUM_PLANES,
-            b_PANEL_BYTES, b_GROUPS, b_IS_SHORT, b_INNER, b_LOADS, b_AHEAD, b_VALUES, N, SLOTS,
+            b_PANEL_BYTES, b_GROUPS, b_IS_SHORT, b_SHAPE, N, SLOTS,
             b_TILE, IS_SPLIT,
         )  # fmt: skip
     elif c_FORMAT != "":
@@ -202,13 +204,13 @@ def _bundle_kernel(
             _part(
                 number - b_end, x, x_ptr, x_stride, out_ptr, out_stride, c_ptr, c_grid_ptr,
                 c_panels, c_rows, c_column, c_FORMAT, c_IS_FLOAT, c_TRAITS, c_PLANES, c_NUM_PLANES,
-                c_PANEL_BYTES, c_GROUPS, c_IS_SHORT, c_INNER, c_LOADS, c_AHEAD, c_VALUES, N, SLOTS,
+                c_PANEL_BYTES, c_GROUPS, c_IS_SHORT, c_SHAPE, N, SLOTS,
                 c_TILE, IS_SPLIT,
             )  # fmt: skip
         elif d_FORMAT != "":
             _part(
                 number - c_end, x, x_ptr, x_stride, out_ptr, out_stride, d_ptr, d_grid_ptr,
                 d_panels, d_rows, d_column, d_FORMAT, d_IS_FLOAT, d_TRAITS, d_PLANES, d_NUM_PLANES,
-                d_PANEL_BYTES, d_GROUPS, d_IS_SHORT, d_INNER, d_LOADS, d_AHEAD, d_VALUES, N, SLOTS,
+                d_PANEL_BYTES, d_GROUPS, d_IS_SHORT, d_SHAPE, N, SLOTS,
                 d_TILE, IS_SPLIT,
             )  # fmt: skip

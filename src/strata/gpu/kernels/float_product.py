@@ -1,8 +1,9 @@
 """Matrices of plain types times a few rows of float32: routers and small projections.
 
-The order is that of docs/numerics.md, "F32, F16, BF16 weights": four sums by k modulo 4, k
-ascending, joined as (p0 + p1) + (p2 + p3). A thread has one of a row's four sums, so a result's
-bits depend neither on the grid nor on the number of activation rows.
+The order is that of docs/numerics.md, "F32, F16, BF16 weights": four sums by k modulo 4 in each
+segment of columns, then the segments ascending. A thread has one of the sums of a segment of a row;
+the segments of a row lie side by side in a program, so that none waits for another. A result's bits
+depend neither on the grid nor on the number of activation rows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import triton.language as tl
 from strata.gpu.kernels.arith import INTERPRETED
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.words import half_of, load_words
+from strata.reference.expert_numerics import SEGMENT_COLUMNS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,13 +25,15 @@ if TYPE_CHECKING:
 
 _STREAM = tl.constexpr("ld.global.L1::no_allocate.L2::128B")
 _CACHED = tl.constexpr("ld.global")
-# Loads of sixteen bytes a thread keeps in flight.
-_MOST_AHEAD = 8
+_SEGMENT = tl.constexpr(SEGMENT_COLUMNS)
+# Loads of sixteen bytes a thread keeps in flight: a segment of halves, half a segment of floats.
+# It loads as many of activations at once, over all rows.
+_MOST_AHEAD = 10
 # Calls of an interpreted program cost the same whatever its width.
-_INTERPRETED_PANELS = 64
-# A sum is one chain of additions, which a few panels leave waiting on an idle card: there each row
-# of activations has programs of its own. Many panels are read once for all rows instead.
-_FEW_PANELS = 512
+_INTERPRETED_ROWS = 256
+# Programs for all of a card, and threads of one. Every program reads all of the activations, so
+# with several rows of these it takes twice the rows of the matrix.
+_ENOUGH_PROGRAMS, _MOST_THREADS = 128, 256
 
 
 @triton.jit
@@ -45,109 +49,197 @@ def weight_value(word, INDEX: tl.constexpr, FORMAT: tl.constexpr):
 
 
 @triton.jit
-def _load_ahead(base, first, AHEAD: tl.constexpr):
-    """Words of AHEAD loads from number ``first`` on."""
+def _load_steps(
+    panels_ptr, first_row, num_panels, first, SHAPE: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Words of AHEAD loads of every thread, from number ``first`` of its segment on."""
+    LOADS: tl.constexpr = SHAPE[1]
+    VALUES: tl.constexpr = SHAPE[2]
+    SEGMENTS: tl.constexpr = SHAPE[3]
+    AHEAD: tl.constexpr = SHAPE[5]
+    thread = tl.arange(0, SEGMENTS * ROWS * 4)
+    row = first_row + thread // 4 % ROWS
+    panel = tl.minimum(row // 8, num_panels - 1)
+    base = panels_ptr + panel.to(tl.int64) * (LOADS * 512) + row % 8 * 64 + thread % 4 * 16
+    load = thread // (4 * ROWS) * (_SEGMENT // (4 * VALUES)) + first
     words = ()
     for i in tl.static_range(AHEAD):
-        words = words + load_words(base + (first + i).to(tl.int64) * 512, 4, _STREAM)
+        at = load + i
+        # What lies past the end is not added: any load stands in for it.
+        if SEGMENTS * _SEGMENT > LOADS * 4 * VALUES:
+            at = tl.minimum(at, LOADS - 1)
+        words = words + load_words(base + at * 512, 4, _STREAM)
     return words
 
 
 @triton.jit
-def _inputs(x_ptr, x_stride, first, COUNT: tl.constexpr, N: tl.constexpr):
-    """4 COUNT values of each row from ``first`` on, where a sum's values lie side by side."""
-    words = ()
+def float_words(panels_ptr, first_row, num_panels, SHAPE: tl.constexpr, ROWS: tl.constexpr):
+    """What ``float_sums`` takes first; needs nothing that an earlier launch wrote."""
+    if SHAPE[4] > SHAPE[5]:
+        BYTES: tl.constexpr = SHAPE[1] * 512
+        if ROWS < 8:
+            # The programs of a panel ask for a share of it each.
+            shares = num_panels * (8 // ROWS)
+            fetch_ahead(panels_ptr, first_row // ROWS, shares, BYTES // 8 * ROWS, 1)
+        else:
+            fetch_ahead(panels_ptr, first_row // 8, num_panels, BYTES, ROWS // 8)
+    return _load_steps(panels_ptr, first_row, num_panels, 0, SHAPE, ROWS)
+
+
+@triton.jit
+def _inputs(
+    x_ptr, x_stride, k, INNER: tl.constexpr, COUNT: tl.constexpr, N: tl.constexpr,
+    IS_SPLIT: tl.constexpr, IS_SHORT: tl.constexpr,
+):  # fmt: skip
+    """Values k, k + 4, k + 8 ... of each row, COUNT in all; any values past the end."""
+    values = ()
     for n in tl.static_range(N):
-        for i in tl.static_range(COUNT):
-            words = words + load_words(x_ptr + n * x_stride + first + 4 * i, 4, _CACHED)
-    return words
+        if IS_SPLIT:
+            for i in tl.static_range(COUNT // 4):
+                at = k // 16 * 16 + 16 * i
+                if IS_SHORT:
+                    at = tl.minimum(at, INNER - 16)
+                words = load_words(x_ptr + n * x_stride + at + k % 4 * 4, 4, _CACHED)
+                for j in tl.static_range(4):
+                    values = values + (words[j].to(tl.float32, bitcast=True),)
+        else:
+            for i in tl.static_range(COUNT):
+                at = k + 4 * i
+                if IS_SHORT:
+                    at = tl.minimum(at, INNER - 1)
+                values = values + (tl.load(x_ptr + n * x_stride + at),)
+    return values
+
+
+@triton.jit
+def _zero_after(values):
+    """0.0, known only when all ``values`` are: so the loads are in flight together.
+
+    Otherwise the assembler issues each shortly before its use, to save registers.
+    """
+    bits = values[0].to(tl.int32, bitcast=True)
+    for i in tl.static_range(1, len(values)):
+        bits = bits | values[i].to(tl.int32, bitcast=True)
+    # No grid here has a third dimension, which only the launch knows.
+    return (bits & tl.program_id(2)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _add_segments(sums, SEGMENTS: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr):
+    """[ROWS]: the four sums of each segment joined, then the first COUNT segments, ascending."""
+    # The sum of two is the same either way round. After ``tl.split`` here instead, Triton would
+    # compute everything before it once for every later split.
+    joined = tl.sum(tl.sum(tl.reshape(sums, (SEGMENTS * ROWS, 2, 2)), axis=2), axis=1)
+    if SEGMENTS == 1:
+        return joined
+    parts = (tl.trans(tl.reshape(joined, (SEGMENTS, ROWS))),)
+    for level in tl.static_range(SEGMENTS.bit_length() - 1):
+        lows, highs = (), ()
+        for part in tl.static_range(1 << level):
+            low, high = tl.split(tl.reshape(parts[part], (ROWS, SEGMENTS >> (level + 1), 2)))
+            lows = lows + (low,)
+            highs = highs + (high,)
+        parts = lows + highs
+    total = parts[0]
+    for segment in tl.static_range(1, COUNT):
+        total = total + parts[segment]
+    return tl.reshape(total, (ROWS,))
 
 
 @triton.jit
 def float_sums(
-    panels_ptr, first_panel, num_panels, x_ptr, x_stride, FORMAT: tl.constexpr,
-    INNER: tl.constexpr, LOADS: tl.constexpr, AHEAD: tl.constexpr, VALUES: tl.constexpr,
-    N: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
+    words, panels_ptr, first_row, num_panels, x_ptr, x_stride, FORMAT: tl.constexpr,
+    SHAPE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Rows of TILE panels times N rows of x: N tensors [TILE * 8].
+    """ROWS rows of the matrix from ``first_row`` on times N rows of x: N tensors [ROWS].
 
-    With IS_SPLIT, value k of a row of x is at [k % 4, k // 4].
+    ``words`` are those of ``float_words``. With IS_SPLIT, value k of a row of x is at
+    [k // 16, k % 4, k % 16 // 4].
     """
-    thread = tl.arange(0, TILE * 32)
-    part = thread % 4
-    panel = tl.minimum(first_panel + thread // 32, num_panels - 1)
-    base = panels_ptr + panel.to(tl.int64) * (LOADS * 512) + thread % 32 * 16
-    COUNT: tl.constexpr = AHEAD * VALUES // 4
-    # Of several rows there are too many to hold those of the next round.
-    IS_EARLY: tl.constexpr = IS_SPLIT and N == 1
-    split_ptr = x_ptr + part * (INNER // 4)
-    sums = ()
-    for _ in tl.static_range(N):
-        sums = sums + (tl.zeros((TILE * 32,), tl.float32),)
-    zero = first_panel * 0
-    words = _load_ahead(base, zero, AHEAD)
-    given = _inputs(split_ptr, x_stride, zero, COUNT if IS_EARLY else 0, N)
-    for first in range(0, LOADS, AHEAD):
-        second = tl.minimum(first + AHEAD, LOADS - AHEAD)
-        following = _load_ahead(base, second, AHEAD)
-        coming = _inputs(split_ptr, x_stride, second * VALUES, COUNT if IS_EARLY else 0, N)
+    INNER: tl.constexpr = SHAPE[0]
+    VALUES: tl.constexpr = SHAPE[2]
+    SEGMENTS: tl.constexpr = SHAPE[3]
+    STEPS: tl.constexpr = SHAPE[4]
+    AHEAD: tl.constexpr = SHAPE[5]
+    TOGETHER: tl.constexpr = SHAPE[6]
+    IS_SHORT: tl.constexpr = SEGMENTS * _SEGMENT > INNER
+    thread = tl.arange(0, SEGMENTS * ROWS * 4)
+    for first in tl.static_range(0, STEPS, AHEAD):
+        if first > 0:
+            words = _load_steps(panels_ptr, first_row, num_panels, first, SHAPE, ROWS)
+        k = thread // (4 * ROWS) * _SEGMENT + first * 4 * VALUES + thread % 4
         for i in tl.static_range(AHEAD * VALUES):
+            if i % TOGETHER == 0:
+                x = _inputs(x_ptr, x_stride, k + 4 * i, INNER, TOGETHER, N, IS_SPLIT, IS_SHORT)
+            if first + i == 0:
+                sums = (_zero_after(x),) * N
             weight = weight_value(words[i * 4 // VALUES], i % (VALUES // 4), FORMAT)
-            k = (first * VALUES + i) * 4 + part
-            if IS_SPLIT and not IS_EARLY and i % 4 == 0:
-                near = _inputs(split_ptr, x_stride, first * VALUES + i, 1, N)
             added = ()
             for n in tl.static_range(N):
-                if IS_EARLY:
-                    x = given[i].to(tl.float32, bitcast=True)
-                elif IS_SPLIT:
-                    x = near[4 * n + i % 4].to(tl.float32, bitcast=True)
-                elif INNER % (4 * VALUES) == 0:
-                    x = tl.load(x_ptr + n * x_stride + k)
-                else:
-                    x = tl.load(x_ptr + n * x_stride + k, mask=k < INNER, other=0.0)
-                added = added + (sums[n] + weight * x,)
+                more = sums[n] + weight * x[n * TOGETHER + i % TOGETHER]
+                if IS_SHORT:
+                    more = tl.where(k + 4 * i < INNER, more, sums[n])
+                added = added + (more,)
             sums = added
-        words = following
-        if IS_EARLY:
-            given = coming
     joined = ()
     for n in tl.static_range(N):
-        even, odd = tl.split(tl.reshape(sums[n], (TILE * 8, 2, 2)))
-        low, high = tl.split(even + odd)
-        joined = joined + (low + high,)
+        total = _add_segments(sums[n], SEGMENTS, ROWS, (INNER + _SEGMENT - 1) // _SEGMENT)
+        joined = joined + (total,)
     return joined
 
 
 @triton.jit
 def _float_kernel(
     panels_ptr, num_panels, x_ptr, x_stride, out_ptr, num_rows, out_stride, FORMAT: tl.constexpr,
-    INNER: tl.constexpr, LOADS: tl.constexpr, AHEAD: tl.constexpr, VALUES: tl.constexpr,
-    N: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
+    SHAPE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
-    first = tl.program_id(0) * TILE
-    n_first = tl.program_id(1) * N
-    fetch_ahead(panels_ptr, first, num_panels, LOADS * 512, TILE)
+    first = tl.program_id(0) * ROWS
+    words = float_words(panels_ptr, first, num_panels, SHAPE, ROWS)
     wait_for_inputs()
     sums = float_sums(
-        panels_ptr, first, num_panels, x_ptr + n_first * x_stride, x_stride, FORMAT, INNER, LOADS,
-        AHEAD, VALUES, N, TILE, IS_SPLIT,
+        words, panels_ptr, first, num_panels, x_ptr, x_stride, FORMAT, SHAPE, N, ROWS, IS_SPLIT
     )  # fmt: skip
-    row = first * 8 + tl.arange(0, TILE * 8)
+    row = first + tl.arange(0, ROWS)
     for n in tl.static_range(N):
-        tl.store(out_ptr + (n_first + n) * out_stride + row, sums[n], mask=row < num_rows)
+        tl.store(out_ptr + n * out_stride + row, sums[n], mask=row < num_rows)
 
 
-def float_shape(weights: FloatMatrix, most_ahead: int = _MOST_AHEAD) -> dict[str, object]:
-    """The compile-time arguments that a matrix decides; loads kept in flight take registers."""
+def float_shape(
+    weights: FloatMatrix, num_inputs: int, most_ahead: int = _MOST_AHEAD
+) -> dict[str, object]:
+    """The compile-time arguments that a matrix and the number of rows of x decide.
+
+    SHAPE is columns, loads of a row's four threads, values of a load, segments (a power of two),
+    loads of a segment, loads in flight, and values of each row of x that are loaded at once.
+    What is in flight takes registers.
+    """
     loads = weights.panels.shape[1] // 512
-    return {
-        "FORMAT": weights.format_name,
-        "INNER": weights.inner,
-        "LOADS": loads,
-        "AHEAD": max(n for n in range(1, most_ahead + 1) if loads % n == 0),
-        "VALUES": 16 // (4 if weights.format_name == "F32" else 2),
-    }
+    values = 16 // (4 if weights.format_name == "F32" else 2)
+    segments = triton.next_power_of_2(triton.cdiv(weights.inner, SEGMENT_COLUMNS))
+    steps = min(loads, SEGMENT_COLUMNS // (4 * values))
+    ahead = max(n for n in range(1, most_ahead + 1) if steps % n == 0)
+    together = max(
+        n
+        for n in range(4, ahead * values + 1, 4)
+        if ahead * values % n == 0 and (n == 4 or n * num_inputs <= 4 * most_ahead)
+    )
+    shape = (weights.inner, loads, values, segments, steps, ahead, together)
+    return {"FORMAT": weights.format_name, "SHAPE": shape}
+
+
+def rows_of_program(num_rows: int, inner: int, num_inputs: int) -> int:
+    """Rows of a matrix, a power of two, for one program of ``float_product``."""
+    if INTERPRETED:
+        return min(_INTERPRETED_ROWS, triton.next_power_of_2(num_rows))
+    segments = triton.next_power_of_2(triton.cdiv(inner, SEGMENT_COLUMNS))
+    factor = 1 if num_inputs == 1 else 2
+    rows = max(1, 8 // segments)
+    while (
+        8 * rows * segments <= _MOST_THREADS * factor
+        and triton.cdiv(num_rows, 2 * rows) * factor >= _ENOUGH_PROGRAMS
+    ):
+        rows *= 2
+    return rows
 
 
 def can_split(inner: int) -> bool:
@@ -161,17 +253,16 @@ def float_product(weights: FloatMatrix, x: Tensor, out: Tensor, *, is_split: boo
     Args:
         weights: a matrix of ``inner`` columns.
         x: [N, inner] float32, N from 1 to 8, rows of any stride.
-        is_split: rows of x are [4, inner / 4], value k at [k % 4, k // 4]: as the sums take them,
-            so that a thread loads four at once. Where ``can_split`` says so.
+        is_split: rows of x are [inner / 16, 4, 4], value k at [k // 16, k % 4, k % 16 // 4]: as
+            the sums take them, so that a thread loads four at once and neighbours load neighbours.
+            Where ``can_split`` says so.
         out: [N, num_rows] float32, rows of any stride.
     """
-    tile, together = 1, len(x)
-    if INTERPRETED:
-        tile = min(_INTERPRETED_PANELS, triton.next_power_of_2(weights.num_panels))
-    elif weights.num_panels <= _FEW_PANELS:
-        together = 1
-    _float_kernel[(triton.cdiv(weights.num_panels, tile), len(x) // together)](
+    rows = rows_of_program(weights.num_rows, weights.inner, len(x))
+    shape = float_shape(weights, len(x))
+    threads = rows * 4 * triton.next_power_of_2(triton.cdiv(weights.inner, SEGMENT_COLUMNS))
+    _float_kernel[(triton.cdiv(weights.num_rows, rows),)](
         weights.panels, weights.num_panels, x, x.stride(0), out, weights.num_rows, out.stride(0),
-        **float_shape(weights), N=together, TILE=tile, IS_SPLIT=is_split,
-        num_warps=tile if tile <= 4 else 4, **LAUNCH_AFTER,
+        **shape, N=len(x), ROWS=rows, IS_SPLIT=is_split, num_warps=min(16, max(1, threads // 32)),
+        **LAUNCH_AFTER,
     )  # fmt: skip

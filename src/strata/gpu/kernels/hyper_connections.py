@@ -124,7 +124,7 @@ def _write_kernel(
     tl.store(xn_ptr + at, x, mask=mask)
     if split_ptr is not None:
         column = stream * D + offs
-        place = column % 4 * (STREAMS * D // 4) + column // 4
+        place = column // 16 * 16 + column % 4 * 4 + column % 16 // 4
         tl.store(split_ptr + row * STREAMS * D + place, x, mask=mask)
     if HAS_CODES:
         store_tail(

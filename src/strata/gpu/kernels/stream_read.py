@@ -16,7 +16,7 @@ import triton.language as tl
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels.arith import div, sigmoid, silu
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
-from strata.gpu.kernels.float_product import can_split, float_shape, float_sums
+from strata.gpu.kernels.float_product import can_split, float_shape, float_sums, float_words
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of
 from strata.gpu.kernels.quantize import Codes
@@ -79,7 +79,8 @@ def read_streams(
     if isinstance(up, FloatMatrix):
         _read_float_kernel[(width // _COLUMNS,)](
             low, low.stride(0), low_room, up.panels, up.num_panels, xn, x, split, *tail,
-            **float_shape(up), IS_SPLIT=can_split(up.inner), **common, num_warps=min(16, tile),
+            **float_shape(up, num_rows), IS_SPLIT=can_split(up.inner), **common,
+            num_warps=min(16, tile),
         )  # fmt: skip
         return
     assert isinstance(low_room, Codes)  # noqa: S101 - said above
@@ -110,7 +111,8 @@ def _mix_block(
     tl.store(x_ptr + n * D + block * 32 + tl.arange(0, 32), mixed)
     if split_ptr is not None:
         column = block * 32 + tl.arange(0, 32)
-        tl.store(split_ptr + n * D + column % 4 * (D // 4) + column // 4, mixed)
+        place = column // 16 * 16 + column % 4 * 4 + column % 16 // 4
+        tl.store(split_ptr + n * D + place, mixed)
     if HAS_CODES:
         store_tail(
             mixed, n, block, 1, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr,
@@ -123,15 +125,14 @@ def _read_float_kernel(
     low_ptr, low_stride, room_ptr, panels_ptr, num_panels, xn_ptr, x_ptr, split_ptr, codes_ptr,
     scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, RANK: tl.constexpr,
     RANK_TILE: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr,
-    OUT_GROUPS: tl.constexpr, FORMAT: tl.constexpr, INNER: tl.constexpr, LOADS: tl.constexpr,
-    AHEAD: tl.constexpr, VALUES: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
+    OUT_GROUPS: tl.constexpr, FORMAT: tl.constexpr, SHAPE: tl.constexpr, N: tl.constexpr,
+    TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
-    fetch_ahead(panels_ptr, block * TILE, num_panels, LOADS * 512, TILE)
+    words = float_words(panels_ptr, block * TILE * 8, num_panels, SHAPE, TILE * 8)
     wait_for_inputs()
     offs_r = tl.arange(0, RANK_TILE)
-    place = offs_r % 4 * (RANK // 4) + offs_r // 4 if IS_SPLIT else offs_r
+    place = offs_r // 16 * 16 + offs_r % 4 * 4 + offs_r % 16 // 4 if IS_SPLIT else offs_r
     row = block * 0
     while row < N:
         low = tl.load(low_ptr + row * low_stride + offs_r, offs_r < RANK, 0.0)
@@ -139,8 +140,8 @@ def _read_float_kernel(
         row += 1
     tl.debug_barrier()
     totals = float_sums(
-        panels_ptr, block * TILE, num_panels, room_ptr, RANK, FORMAT, INNER, LOADS, AHEAD, VALUES,
-        N, TILE, IS_SPLIT,
+        words, panels_ptr, block * TILE * 8, num_panels, room_ptr, RANK, FORMAT, SHAPE, N,
+        TILE * 8, IS_SPLIT,
     )  # fmt: skip
     for n in tl.static_range(N):
         _mix_block(
