@@ -369,17 +369,19 @@ def time_attention(shape, device):
                 report("scores and selection", layer.select, shape.repeats)
             else:
                 layer.select()
-            default = attention_prompt.SPARSE_STAGES
-            for stages in (1, 2, 3):
-                attention_prompt.SPARSE_STAGES = stages
+            setting = "SPARSE_INT8" if kind == "int8" else "SPARSE_HALVES"
+            default = getattr(attention_prompt, setting)
+            for variant in (default, (64, 1, 4), (64, 2, 4), (32, 2, 2), (32, 3, 2)):
+                setattr(attention_prompt, setting, variant)
                 cells = min(shape.budget, context)
                 size = shape.rows * cells * 2 * shape.kv_heads * shape.head_dim
                 size *= layer.cells.keys.element_size()
                 report(
-                    f"attention {kind}, {stages} stages", layer.attend, shape.repeats,
+                    f"attention {kind}, (cells, stages, warps) {variant}",
+                    layer.attend, shape.repeats,
                     lambda t, size=size: f"{size / t / 1e12:.2f} TB/s of cells",
                 )  # fmt: skip
-            attention_prompt.SPARSE_STAGES = default
+            setattr(attention_prompt, setting, default)
             del layer
 
 

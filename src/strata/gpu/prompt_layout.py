@@ -35,7 +35,7 @@ MAX_CHUNK, MIN_CHUNK = 8192, 256
 
 # Those of ``expert_sort`` and of the experts' tiling, of ``index_prompt``, ``indexer`` and
 # ``bf16_prompt``; they cannot be imported without triton.
-SORT_PAIRS, TILE_TOKENS = 128, 64
+SORT_PAIRS, TILE_TOKENS = 128, 32
 SCORE_ROWS, SCORE_BYTES = 128, 64 << 20
 SELECT_TILE = 8192
 BF16_PARTS = 3

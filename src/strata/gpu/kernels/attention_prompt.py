@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
     from strata.gpu.kernels.qsa_append import Cells
 
-# Cells of a tile and chunks of tiles under way, for one query's own cells and for all cells.
-SPARSE_CELLS, SPARSE_STAGES = 64, 1
+# Cells of a tile, tiles under way and warps, for one query's own cells: cells of halves, then of
+# int8. The fastest of those tried on an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py):
+# 6.8 ms a layer (8.7 with one tile under way, 8.6 with 32 cells of two warps), and 9.5 (10.7).
+SPARSE_HALVES, SPARSE_INT8 = (64, 2, 4), (32, 1, 2)
+# Of a tile that sees all cells.
 DENSE_CELLS, DENSE_ROWS = 64, 32
 # Powers of two that keep low halves from vanishing: of queries, and of weights times code scales.
 _QUERY_UNIT = tl.constexpr(16.0)
@@ -83,10 +86,11 @@ def attend_prompt(
             num_warps=8, num_stages=1, **LAUNCH,
         )  # fmt: skip
     if dense < num_rows:
+        tile, stages, warps = SPARSE_INT8 if cells.is_int8 else SPARSE_HALVES
         _attend_kernel[(num_rows - dense, kv_heads)](
             *args, dense, num_rows, **shape, IS_DENSE=False,
-            ROWS=max(16, triton.next_power_of_2(per_kv)), TILE=SPARSE_CELLS, num_warps=4,
-            num_stages=SPARSE_STAGES, **LAUNCH,
+            ROWS=max(16, triton.next_power_of_2(per_kv)), TILE=tile, num_warps=warps,
+            num_stages=stages, **LAUNCH,
         )  # fmt: skip
 
 
