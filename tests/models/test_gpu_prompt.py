@@ -6,6 +6,7 @@ second and a window several, so the delta net's groups, and with them the cuts, 
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,13 +15,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 from tests.models.model_files import cpu_model, write_model
-from tests.models.test_gpu_session import (
-    DEVICE,
-    formats_of,
-    same_bits,
-    smallest_model,
+from tests.models.test_gpu_session import DEVICE, SMALLEST, formats_of, same_bits
+from tests.models.tiny_models import (
+    VOCAB_SIZE,
+    TinyModel,
+    build,
+    gguf_weights,
+    randomize,
+    spec_of,
+    tiny_config,
 )
-from tests.models.tiny_models import VOCAB_SIZE, TinyModel
 
 from strata.errors import StrataError
 from strata.formats.tensor_index import open_model
@@ -46,11 +50,27 @@ def _small_groups():
         yield
 
 
+@functools.cache
+def smallest_model() -> TinyModel:
+    """With reads of either kind: those whose matrices are all BF16 are fused."""
+    config = tiny_config(**SMALLEST | {"hc_lowrank": 32})
+    hf = build(config)
+    randomize(hf, seed=5)
+    return TinyModel(hf, spec_of(config), gguf_weights(hf))
+
+
+def formats_with_fused_reads(weights) -> dict[str, str]:
+    fused = ("blk.0.hc_ffn_", "blk.1.hc_attn_")
+    names = [name for name in weights if name.startswith(fused) and "norm" not in name]
+    assert len(names) == 6
+    return formats_of(weights) | dict.fromkeys(names, "BF16")
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = smallest_model()
     file = tmp_path_factory.mktemp("prompt") / "model.gguf"
-    return write_model(file, model, formats_of(model.weights))
+    return write_model(file, model, formats_with_fused_reads(model.weights))
 
 
 @pytest.fixture(scope="module")

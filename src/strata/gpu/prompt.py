@@ -21,18 +21,16 @@ from strata.gpu.kernels.expert_sort import sort_by_expert
 from strata.gpu.kernels.float_prompt import float_prompt_product
 from strata.gpu.kernels.gated_delta import GdnMemory
 from strata.gpu.kernels.grouped_product import grouped_product, prompt_product
-from strata.gpu.kernels.hyper_connections import (
-    ExpertOutputs,
-    silu_of_quotient,
-    write_and_norm,
-)
+from strata.gpu.kernels.hyper_connections import ExpertOutputs, silu_of_quotient
 from strata.gpu.kernels.index_prompt import append_index, select_prompt
 from strata.gpu.kernels.ngram_prompt import add_memory_prompt
 from strata.gpu.kernels.prompt_codes import quantize_prompt
 from strata.gpu.kernels.qsa_append import IndexInputs, RopeTable, append
+from strata.gpu.kernels.read_prompt import between_prompt, down_prompt, up_mix_prompt
 from strata.gpu.kernels.router import route
 from strata.gpu.kernels.stream_prompt import mix_prompt
-from strata.gpu.prompt_layout import expanded_bytes, experts_at_a_time, is_split
+from strata.gpu.kernels.write_prompt import write_prompt
+from strata.gpu.prompt_layout import expanded_bytes, experts_at_a_time, is_fused_read, is_split
 from strata.gpu.state import QsaMemory
 from strata.gpu.weights import GdnWeights
 from strata.model_spec import Gate, LayerKind
@@ -94,8 +92,10 @@ class Prompt:
         self._experts_step = [
             experts_at_a_time(layer.experts, buffers.max_rows) for layer in layout.layers
         ]
-        following = [None if layer.ple else layer.hc_attn for layer in weights.layers[1:]]
-        self._reads_after: list[HcWeights | None] = [*following, weights.final]
+        self._fused = [
+            (is_fused_read(layer.hc_attn, spec), is_fused_read(layer.hc_ffn, spec))
+            for layer in layout.layers
+        ]
 
     def launch(self, host_rows: Tensor, position: int) -> Tensor:
         """Every layer over the rows of a chunk; the state moves on.
@@ -116,39 +116,82 @@ class Prompt:
         streams.copy_(rows[:, None, : spec.hidden_size].expand_as(streams))
         for layer in self._weights.layers:
             self._layer(layer, position)
-        return buffers.rows("xn")[-1]
+        last = buffers.rows("last")
+        write_prompt(
+            streams[-1:], None, None, self._weights.final.norm, spec.rms_eps,
+            buffers.rows("inverse")[-1:], last,
+        )  # fmt: skip
+        return last[0]
 
     def _layer(self, layer: LayerWeights, position: int) -> None:
-        bad, eps = self._flags[layer.index], self._spec.rms_eps
-        streams, xn = self._streams(), self._buffers.rows("xn")
+        bad = self._flags[layer.index]
+        is_fused, is_second_fused = self._fused[layer.index]
         if layer.ple is not None:
             self._ple(layer.ple, position, bad)
         if layer.ple is not None or layer.index == 0:
-            write_and_norm(streams, None, None, layer.hc_attn.norm, eps, xn)
-        inject = self._read(layer.hc_attn, bad)
+            self._write(None, None, layer.hc_attn, has_xn=not is_fused)
+        inject = self._read(layer.hc_attn, bad, is_fused=is_fused)
         if isinstance(layer.mixer, GdnWeights):
             self._gdn(layer.mixer, self._state.layers[layer.index], position, bad)
         else:
             self._qsa(layer.mixer, self._state.layers[layer.index], position, bad)
-        write_and_norm(streams, self._buffers.rows("out"), inject, layer.hc_ffn.norm, eps, xn)
-        inject = self._read(layer.hc_ffn, bad)
+        self._write(self._buffers.rows("out"), inject, layer.hc_ffn, has_xn=not is_second_fused)
+        inject = self._read(layer.hc_ffn, bad, is_fused=is_second_fused)
         outputs = self._moe(layer.moe, self._experts_step[layer.index], bad)
-        # Where the memory changes the streams next, this norm is not used.
-        following = self._reads_after[layer.index] or layer.hc_ffn
-        write_and_norm(streams, outputs, inject, following.norm, eps, xn)
+        # Where the memory changes the streams next, or only one row is read, no norm is used.
+        following = self._weights.layers[layer.index + 1 : layer.index + 2]
+        has_norm = bool(following) and following[0].ple is None
+        hc = following[0].hc_attn if has_norm else layer.hc_ffn
+        has_xn = has_norm and not self._fused[layer.index + 1][0]
+        self._write(outputs, inject, hc, has_xn=has_xn)
 
-    def _read(self, hc: HcWeights, bad: Tensor) -> Tensor:
-        """``x`` from ``xn``; gives the injection's products."""
+    def _write(
+        self,
+        output: Tensor | ExpertOutputs | None,
+        inject: Tensor | None,
+        hc: HcWeights,
+        *,
+        has_xn: bool,
+    ) -> None:
+        """Adds to the streams; norms them for the read ``hc``, which wants ``xn`` or makes it."""
+        buffers = self._buffers
+        write_prompt(
+            self._streams(), output, inject, hc.norm, self._spec.rms_eps, buffers.rows("inverse"),
+            buffers.rows("xn") if has_xn else None,
+        )  # fmt: skip
+
+    def _read(self, hc: HcWeights, bad: Tensor, *, is_fused: bool) -> Tensor:
+        """``x`` from the streams or ``xn``; gives the injection's products."""
+        return self._fused_read(hc, bad) if is_fused else self._stepwise_read(hc, bad)
+
+    def _fused_read(self, hc: HcWeights, bad: Tensor) -> Tensor:
+        buffers, streams = self._buffers, self._streams()
+        (down, _), (up, _) = hc.down_inject.launches[0], hc.up.launches[0]
+        assert isinstance(down, FloatMatrix)  # noqa: S101 - it could not be fused
+        assert isinstance(up, FloatMatrix)  # noqa: S101
+        inverse, inject = buffers.rows("inverse"), buffers.rows("inject")
+        parts = buffers.rows("low_parts", _READ)
+        sums = buffers.rows("sums", _READ)[:, : len(streams), : down.num_rows]
+        down_prompt(streams, inverse, hc.norm, down, buffers.rows("down", _READ), sums)
+        between_prompt(sums, hc.down_inject.columns, parts, inject)
+        up_mix_prompt(
+            parts, up, streams, inverse, hc.norm, buffers.rows("x"), buffers.codes("codes.x"), bad
+        )
+        return inject
+
+    def _stepwise_read(self, hc: HcWeights, bad: Tensor) -> Tensor:
         buffers, streams = self._buffers, self._spec.num_streams
         xn, low = buffers.rows("xn"), buffers.rows("low", _READ)
-        both, gate = buffers.rows("low_inject"), buffers.rows("gate", _READ)
+        both, gate = buffers.rows("low_inject", _READ), buffers.rows("gate", _READ)
         self._products(hc.down_inject, xn, both, _READ, bad)
         low_columns, inject_columns = (both[:, slice(*pair)] for pair in hc.down_inject.columns)
         silu_of_quotient(low_columns, streams, low)
         self._products(hc.up, low, gate, _READ, bad)
         codes = buffers.codes("codes.x")
         mix_prompt(xn, gate, streams, buffers.rows("x"), codes, bad)
-        return inject_columns
+        inject = buffers.rows("inject")
+        inject.copy_(inject_columns)
+        return inject
 
     def _gdn(self, weights: GdnWeights, memory: object, position: int, bad: Tensor) -> None:
         """``out`` from ``x``; the memory and its ring move on."""

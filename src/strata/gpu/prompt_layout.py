@@ -23,7 +23,7 @@ from strata.session_rules import MAX_WINDOW_ROWS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from strata.gpu.model_layout import ExpertsLayout, ModelLayout
+    from strata.gpu.model_layout import ExpertsLayout, HcLayout, ModelLayout
     from strata.gpu.weight_layout import Bundle
     from strata.model_spec import ModelSpec
 
@@ -107,16 +107,19 @@ def prompt_shapes(spec: ModelSpec, layout: ModelLayout, capacity: int, chunk: in
         "counted": Shape((n,), "int64"),
         "positions": Shape((n,), "int64"),
         "streams": Shape((n, hyper)),
-        "xn": Shape((n, hyper)),
+        "inverse": Shape((n, spec.num_streams)),
+        "inject": Shape((n, spec.num_streams)),
+        "last": Shape((1, hyper)),
         "x": Shape((n, hidden)),
         "out": Shape((n, hidden)),
-        "low_inject": Shape((n, _width(hc.down_inject for hc in hcs))),
     } | codes_shapes("codes.x", n, hidden)
-    read = {"gate": Shape((n, hyper)), "low": Shape((n, spec.hc_rank))}
-    for size in (hyper, spec.hc_rank):
-        read |= codes_shapes(f"codes.{size}", n, size)
-    read |= _weights((bundle for hc in hcs for bundle in (hc.down_inject, hc.up)), n)
-    phases = {"read": read, "moe": _moe_shapes(spec, layout, n)}
+    stepwise = [hc for hc in hcs if not is_fused_read(hc, spec)]
+    if stepwise:
+        kept["xn"] = Shape((n, hyper))
+    phases = {
+        "read": _read_shapes(spec, stepwise, [hc for hc in hcs if is_fused_read(hc, spec)], n),
+        "moe": _moe_shapes(spec, layout, n),
+    }
     for kind, shapes in (
         (LayerKind.GDN, _gdn_shapes(spec, n)),
         (LayerKind.QSA, _qsa_shapes(spec, capacity, n)),
@@ -176,6 +179,17 @@ def is_split(format_name: str, inner: int) -> bool:
     return format_name == "BF16" and inner % 32 == 0
 
 
+def is_fused_read(hc: HcLayout, spec: ModelSpec) -> bool:
+    """Whether ``kernels.read_prompt`` can do a read: BF16 matrices of whole blocks of 32."""
+    return (
+        all(
+            len(bundle.launches) == 1 and is_split(bundle.launches[0].format_name, inner)
+            for bundle, inner in ((hc.down_inject, spec.hidden_size), (hc.up, spec.hc_rank))
+        )
+        and spec.num_streams & (spec.num_streams - 1) == 0
+    )
+
+
 def _width(bundles: Iterable[Bundle]) -> int:
     return max((bundle.width for bundle in bundles), default=0)
 
@@ -191,6 +205,31 @@ def _weights(bundles: Iterable[Bundle], num_rows: int) -> Shapes:
     split = {launch.inner for launch in launches if is_split(launch.format_name, launch.inner)}
     parts = {f"parts.{inner}": Shape((BF16_PARTS, num_rows, inner), "bfloat16") for inner in split}
     return {"weights": Shape((max(sizes, default=0),), "uint8")} | parts
+
+
+def _read_shapes(
+    spec: ModelSpec, stepwise: list[HcLayout], fused: list[HcLayout], n: int
+) -> Shapes:
+    """Of reads that go step by step, and of those of ``kernels.read_prompt``."""
+    hyper, rank = spec.hyper_size, spec.hc_rank
+    shapes: Shapes = {}
+    if stepwise:
+        shapes = {
+            "gate": Shape((n, hyper)),
+            "low": Shape((n, rank)),
+            "low_inject": Shape((n, _width(hc.down_inject for hc in stepwise))),
+        }
+        for size in (hyper, rank):
+            shapes |= codes_shapes(f"codes.{size}", n, size)
+        shapes |= _weights((b for hc in stepwise for b in (hc.down_inject, hc.up)), n)
+    if fused:
+        width = max(hc.down_inject.launches[0].num_rows for hc in fused)
+        shapes |= {
+            "down": Shape((width, hyper), "bfloat16"),
+            "sums": Shape((spec.num_streams, n, width)),
+            "low_parts": Shape((BF16_PARTS, n, rank), "bfloat16"),
+        }
+    return shapes
 
 
 def _gdn_shapes(spec: ModelSpec, n: int) -> Shapes:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from strata.gpu.kernels.qsa_append import Cells
 
-# Cells of a tile, tiles under way and warps, for one query's own cells: cells of halves, then of
-# int8. The fastest of those tried on an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py):
+# Cells of a tile, tiles under way and warps, for one query's own cells: of halves, then of int8.
+# The fastest tried on an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py):
 # 6.8 ms a layer (8.7 with one tile under way, 8.6 with 32 cells of two warps), and 9.5 (10.7).
 SPARSE_HALVES, SPARSE_INT8 = (64, 2, 4), (32, 1, 2)
 # Of a tile that sees all cells.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import triton
 import triton.language as tl
 
@@ -29,6 +30,7 @@ PARTS = 3
 _TOKENS, _ROWS, _WARPS, _STAGES = 128, 128, 8, 3
 _STEP = tl.constexpr(32)
 _SPLIT_ROWS, _SPLIT_COLUMNS = 8, 256
+_UNPACK_LOADS = 8
 
 
 def split_rows(x: Tensor, parts: Tensor) -> None:
@@ -60,13 +62,40 @@ def _split_kernel(
     column = place // 32 * 32 + place % 8 * 4 + place % 32 // 8
     x = tl.load(x_ptr + row * x_stride + column, mask, 0.0)
     at = parts_ptr + row * INNER + place
-    high = x.to(tl.bfloat16)
+    high, middle, low = cut_value(x)
     tl.store(at, high, mask)
-    x -= high.to(tl.float32)
-    middle = x.to(tl.bfloat16)
     tl.store(at + plane, middle, mask)
-    x -= middle.to(tl.float32)
-    tl.store(at + 2 * plane, x.to(tl.bfloat16), mask)
+    tl.store(at + 2 * plane, low, mask)
+
+
+def unpack_bf16(weights: FloatMatrix, out: Tensor) -> None:
+    """out = the matrix as its file has it; a product that reads rows as they lie needs it so.
+
+    Bytes: those of the matrix, twice. Grid: (panels, loads / 8).
+
+    Args:
+        weights: a BF16 matrix of ``inner`` columns, a multiple of 32.
+        out: [num_rows, inner] bfloat16, contiguous.
+    """
+    loads = weights.inner // 32
+    _unpack_kernel[(weights.num_panels, triton.cdiv(loads, _UNPACK_LOADS))](
+        weights.panels.view(torch.int16), out.view(torch.int16), weights.num_rows,
+        INNER=weights.inner, LOADS=weights.panels.shape[1] // 512, TILE=_UNPACK_LOADS, num_warps=4,
+        **LAUNCH,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _unpack_kernel(
+    panels_ptr, out_ptr, num_rows, INNER: tl.constexpr, LOADS: tl.constexpr, TILE: tl.constexpr
+):
+    panel = tl.program_id(0).to(tl.int64)
+    offs = tl.arange(0, TILE * 256)
+    load = tl.program_id(1) * TILE + offs // 256
+    row, place = panel * 8 + offs % 256 // 32, offs % 32
+    mask = (load < INNER // 32) & (row < num_rows)
+    values = tl.load(panels_ptr + (panel * LOADS + load) * 256 + offs % 256, mask, 0)
+    tl.store(out_ptr + row * INNER + load * 32 + place % 8 * 4 + place // 8, values, mask)
 
 
 def bf16_prompt_product(weights: FloatMatrix, parts: Tensor, num_tokens: int, out: Tensor) -> None:
@@ -92,7 +121,29 @@ def bf16_prompt_product(weights: FloatMatrix, parts: Tensor, num_tokens: int, ou
 
 
 @triton.jit
-def _dot(a, b, total):
+def _top_half(x):
+    """x without the lower half of its bits, and the upper half as bfloat16."""
+    bits = x.to(tl.int32, bitcast=True)
+    top = (bits & -65536).to(tl.float32, bitcast=True)
+    return top, (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def cut_value(x):
+    """Eight bits of x after eight others, as three bfloat16; their sum is x.
+
+    Cut and not rounded: a card rounds to bfloat16 an eighth as fast as it cuts.
+    """
+    top, high = _top_half(x)
+    x -= top
+    top, middle = _top_half(x)
+    _, low = _top_half(x - top)
+    return high, middle, low
+
+
+@triton.jit
+def tile_dot(a, b, total):
+    """total + a @ b of bfloat16 in float32."""
     if INTERPRETED:  # numpy has no bfloat16
         total = tl.dot(a.to(tl.float32), b.to(tl.float32), total)
     else:
@@ -121,8 +172,8 @@ def _bf16_kernel(
         low = tl.load(x + 2 * plane + step * _STEP)
         middle = tl.load(x + plane + step * _STEP)
         high = tl.load(x + step * _STEP)
-        total = _dot(low, w, total)
-        total = _dot(middle, w, total)
-        total = _dot(high, w, total)
+        total = tile_dot(low, w, total)
+        total = tile_dot(middle, w, total)
+        total = tile_dot(high, w, total)
     at = token.to(tl.int64)[:, None] * out_stride + row[None, :]
     tl.store(out_ptr + at, total, (token < num_tokens)[:, None] & (row < num_rows)[None, :])

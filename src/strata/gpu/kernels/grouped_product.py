@@ -51,7 +51,7 @@ class Tiling:
 
 # The fastest of those tried on an H200 with 8,192 rows, 2026-11-29 (prompt_products_on_card.py):
 # IQ3_S of 10240 x 2560 1.78 ms, where 128 rows of eight warps take 3.11 and 64 of two warps 1.90;
-# gate and up of 256 experts 2.64 ms against 3.83 with 64 rows of four warps, down 1.34 against 1.92.
+# gate and up of 256 experts 2.64 ms, with 64 rows of four warps 3.83; down 1.34 against 1.92.
 EXPERT_TILING = Tiling(tokens=32, subs=1, rows=32, step=2, stages=3, warps=1)
 DENSE_TILING = EXPERT_TILING
 
