@@ -30,9 +30,11 @@ KINDS = {
     "STG": "stores",
     "LDS|STS": "shared",
     "SHFL": "shuffles",
+    "IMMA": "mma",
+    "LOP3|SHF|IADD3|PRMT|SEL|FSEL|LEA|ISETP": "alu",
+    "IMAD": "imad",
     "BAR": "barriers",
     "IDP": "dp4a",
-    "PRMT": "prmt",
     "FADD|FMUL|FFMA": "float",
     "I2F|F2F|HADD2|I2FP": "convert",
     "LDL|STL": "spilled",
@@ -110,15 +112,15 @@ def product_cases(formats, rows):
         for n in rows:
             shape = module.shape_of(name, 2560)
             shape["FORMAT"] = "=" + name
-            _, options = module.tiling_options(None, 1280, shape["GROUPS"])
+            _, options = module.tiling_options(None, 1280, shape["GROUPS"], n)
+            num_warps = options.pop("num_warps")
             arguments = {
                 **pointers, **shape, "num_panels": "i32", "num_rows": "i32", "out_stride": "i32",
-                "N": n, "SLOTS": options["SLOTS"], "TILE": options["TILE"],
+                "N": n, **options,
             }  # fmt: skip
-            compiled = compile_kernel(
-                module._product_kernel, arguments, {"num_warps": options["num_warps"]}
-            )
-            yield f"product {name} N={n}", compiled, 256  # a round of the loop
+            compiled = compile_kernel(module._product_kernel, arguments, {"num_warps": num_warps})
+            # A round of the loop, and one behind it.
+            yield f"product {name} N={n}", compiled, 1024 if options["IS_PAIR"] else 512
 
 
 CODES = {

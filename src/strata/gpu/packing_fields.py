@@ -153,7 +153,9 @@ def _iq3_xxs(g: _Group) -> tuple[Plane, ...]:
 
 def _iq3_s(g: _Group) -> tuple[Plane, ...]:
     signs = spread(g.file(74, 32).reshape(8, 32))
-    high, scales = _plane(8, g.file(66, 8)), _plane(4, g.file(106, 4))
+    # Bit i of a word's four bytes: ninth bits of the indices in word i (or 8 + i).
+    ninths = g.file(66, 8).reshape(2, 8, 4).swapaxes(1, 2)
+    high, scales = _plane(8, ninths), _plane(4, g.file(106, 4))
     return _plane(16, g.file(2, 64)), _plane(16, signs), high, scales, _plane(2, g.file(0, 2))
 
 

@@ -38,14 +38,16 @@ def test_products_have_the_reference_bits(name: str, device: str) -> None:
     rng = np.random.default_rng()
     inner, num_rows = INNERS[FORMATS[name].block_size], 37
     raw = random_rows(name, num_rows, inner, seed=int(rng.integers(1 << 30)))
-    x = rng.normal(0, 3, (2, inner)).astype(np.float32)
+    x = rng.normal(0, 3, (3, inner)).astype(np.float32)
     matrix = pack(name, torch.from_numpy(raw).to(device), inner)
-    out = torch.full((2, num_rows), float("nan"), device=device)
-    product(matrix, quantized(x, device), out)
-    assert_same_bits(out, expert_numerics.product(name, raw, x, "test"))
+    expected = expert_numerics.product(name, raw, x, "test")
+    for num in (1, 3):  # dot products of four bytes, and the matrix instruction
+        out = torch.full((num, num_rows), float("nan"), device=device)
+        product(matrix, quantized(x[:num], device), out)
+        assert_same_bits(out, expected[:num])
 
 
-@pytest.mark.parametrize("num_rows", [1, 3, 8])
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 7, 8])
 def test_a_row_has_the_same_bits_in_every_window(num_rows: int, device: str) -> None:
     rng = np.random.default_rng()
     inner = 288
@@ -60,8 +62,10 @@ def test_a_row_has_the_same_bits_in_every_window(num_rows: int, device: str) -> 
     assert out[:, 32:].isnan().all()
 
 
-@pytest.mark.parametrize("tiling", [(1, 4), (2, 2), (8, 1), (16, 1)])
-def test_the_tiling_changes_no_bit(tiling: tuple[int, int], device: str) -> None:
+@pytest.mark.parametrize(
+    "tiling", [(1, 4, False), (2, 2, False), (4, 1, False), (4, 2, True), (4, 4, True)]
+)
+def test_the_tiling_changes_no_bit(tiling: tuple[int, int, bool], device: str) -> None:
     rng = np.random.default_rng()
     inner = 608
     raw = random_rows("IQ4_NL", 24, inner, seed=int(rng.integers(1 << 30)))

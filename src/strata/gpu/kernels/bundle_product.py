@@ -15,10 +15,10 @@ import triton.language as tl
 
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels.arith import INTERPRETED
-from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.float_product import float_shape, float_sums, float_words
 from strata.gpu.kernels.lattices import lattice
-from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
+from strata.gpu.kernels.product import multiply_panels, shape_of, tiling_options
 from strata.gpu.weight_layout import MAX_MATRICES
 from strata.reference.expert_numerics import SEGMENT_COLUMNS
 
@@ -68,8 +68,8 @@ def bundle_product(
     """
     order = sorted(matrices, key=lambda item: not isinstance(item[0], FloatMatrix))
     num_groups = 0 if codes is None else codes.num_groups
-    tile, options = tiling_options(None, _INTERPRETED_PANELS, num_groups)
-    slots, num_warps = options["SLOTS"], options["num_warps"]
+    tile, options = tiling_options(None, _INTERPRETED_PANELS, num_groups, len(x))
+    num_warps = options["num_warps"]
     parts = [
         _float_part(matrix, column, len(x), num_warps)
         if isinstance(matrix, FloatMatrix)
@@ -86,8 +86,9 @@ def bundle_product(
     if codes is not None:
         fields = (codes.codes, codes.scales, codes.sums, codes.scaled_sums, codes.scaled_half_sums)
     _bundle_kernel[(end,)](
-        *fields, x, x.stride(0), out, out.stride(0), *values, **constants, N=len(x), SLOTS=slots,
-        IS_SPLIT=is_split, num_warps=num_warps, **LAUNCH_AFTER,
+        *fields, x, x.stride(0), out, out.stride(0), *values, **constants, N=len(x),
+        SLOTS=options["SLOTS"], IS_PAIR=options["IS_PAIR"], IS_SPLIT=is_split, num_warps=num_warps,
+        **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def _part(
     column, FORMAT: tl.constexpr, IS_FLOAT: tl.constexpr, TRAITS: tl.constexpr,
     PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr,
     GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, SHAPE: tl.constexpr, N: tl.constexpr,
-    SLOTS: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
+    SLOTS: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr, IS_PAIR: tl.constexpr,
 ):  # fmt: skip
     """Program ``number`` of one matrix; TILE is panels, or rows of a plain matrix."""
     if IS_FLOAT:
@@ -138,19 +139,11 @@ def _part(
         row = first + tl.arange(0, TILE)
         tl.store(out_ptr + n * out_stride + column + row, sums[0], mask=row < num_rows)
     else:
-        first = number * TILE
-        fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES, TILE)
-        wait_for_inputs()
-        totals = matrix_sums(
-            panels_ptr, first, num_panels, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES,
-            PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS, TILE,
+        multiply_panels(
+            number * TILE, panels_ptr, num_panels, x, grid_ptr, out_ptr + column, out_stride,
+            num_rows, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS,
+            TILE, IS_PAIR,
         )  # fmt: skip
-        panel = (first + tl.arange(0, TILE))[:, None, None]
-        slot = tl.arange(0, SLOTS)[None, :, None]
-        rows = panel * 8 + slot * 0 + tl.arange(0, 8)[None, None, :]
-        for n in tl.static_range(N):
-            is_stored = (rows < num_rows) & (slot == 0)
-            tl.store(out_ptr + n * out_stride + column + rows, totals[n], mask=is_stored)
 
 
 _SIZES = [
@@ -182,7 +175,7 @@ def _bundle_kernel(
     d_PLANES: tl.constexpr, d_NUM_PLANES: tl.constexpr, d_PANEL_BYTES: tl.constexpr,
     d_GROUPS: tl.constexpr, d_IS_SHORT: tl.constexpr, d_SHAPE: tl.constexpr,
     d_TILE: tl.constexpr,
-    N: tl.constexpr, SLOTS: tl.constexpr, IS_SPLIT: tl.constexpr,
+    N: tl.constexpr, SLOTS: tl.constexpr, IS_SPLIT: tl.constexpr, IS_PAIR: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
     x = (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr)
@@ -190,14 +183,14 @@ def _bundle_kernel(
         _part(
             number, x, x_ptr, x_stride, out_ptr, out_stride, a_ptr, a_grid_ptr, a_panels, a_rows,
             a_column, a_FORMAT, a_IS_FLOAT, a_TRAITS, a_PLANES, a_NUM_PLANES, a_PANEL_BYTES,
-            a_GROUPS, a_IS_SHORT, a_SHAPE, N, SLOTS, a_TILE, IS_SPLIT,
+            a_GROUPS, a_IS_SHORT, a_SHAPE, N, SLOTS, a_TILE, IS_SPLIT, IS_PAIR,
         )  # fmt: skip
     elif number < b_end:
         _part(
             number - a_end, x, x_ptr, x_stride, out_ptr, out_stride, b_ptr, b_grid_ptr, b_panels,
             b_rows, b_column, b_FORMAT, b_IS_FLOAT, b_TRAITS, b_PLANES, b_NUM_PLANES,
             b_PANEL_BYTES, b_GROUPS, b_IS_SHORT, b_SHAPE, N, SLOTS,
-            b_TILE, IS_SPLIT,
+            b_TILE, IS_SPLIT, IS_PAIR,
         )  # fmt: skip
     elif c_FORMAT != "":
         if number < c_end:
@@ -205,12 +198,12 @@ def _bundle_kernel(
                 number - b_end, x, x_ptr, x_stride, out_ptr, out_stride, c_ptr, c_grid_ptr,
                 c_panels, c_rows, c_column, c_FORMAT, c_IS_FLOAT, c_TRAITS, c_PLANES, c_NUM_PLANES,
                 c_PANEL_BYTES, c_GROUPS, c_IS_SHORT, c_SHAPE, N, SLOTS,
-                c_TILE, IS_SPLIT,
+                c_TILE, IS_SPLIT, IS_PAIR,
             )  # fmt: skip
         elif d_FORMAT != "":
             _part(
                 number - c_end, x, x_ptr, x_stride, out_ptr, out_stride, d_ptr, d_grid_ptr,
                 d_panels, d_rows, d_column, d_FORMAT, d_IS_FLOAT, d_TRAITS, d_PLANES, d_NUM_PLANES,
                 d_PANEL_BYTES, d_GROUPS, d_IS_SHORT, d_SHAPE, N, SLOTS,
-                d_TILE, IS_SPLIT,
+                d_TILE, IS_SPLIT, IS_PAIR,
             )  # fmt: skip

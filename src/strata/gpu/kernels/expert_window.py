@@ -16,8 +16,10 @@ import triton.language as tl
 from strata.gpu.kernels import arith
 from strata.gpu.kernels.dependent import IS_DEPENDENT, LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.lattices import lattice
-from strata.gpu.kernels.product import matrix_sums, panel_sums, shape_of, tiling_options
+from strata.gpu.kernels.panels import first_words, panel_sums
+from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
+from strata.gpu.kernels.tables import points_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,6 +101,7 @@ def down_outputs(
     num_panels = layout.hidden_size // 8
     h, shared_h = rows.h, shared_rows.h
     tile, options = tiling_options(None, num_panels, max(h.num_groups, shared_h.num_groups))
+    del options["IS_PAIR"]
     _down_kernel[(triton.cdiv(num_panels, tile), num_rows * (top_k + 1))](
         expert_ids, routed.slot_of, num_panels,
         routed.blobs.view(-1)[layout.offset_of(2) :], layout.blob_bytes, routed.scales,
@@ -115,7 +118,7 @@ def down_outputs(
 
 @triton.jit
 def _block_of_codes(
-    blob_ptr, factors_ptr, x, grid_ptr, entry, codes_ptr, scales_ptr, sums_ptr, scaled_ptr,
+    blob_ptr, factors_ptr, x, table, entry, codes_ptr, scales_ptr, sums_ptr, scaled_ptr,
     halves_ptr, bad_ptr, SIZE: tl.constexpr, OUT_GROUPS: tl.constexpr, FORMAT: tl.constexpr,
     TRAITS: tl.constexpr, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr,
     PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, SLOTS: tl.constexpr,
@@ -124,13 +127,18 @@ def _block_of_codes(
     block = tl.program_id(0)
     number = tl.arange(0, 2 * _PANELS * SLOTS * 8) // (8 * SLOTS)
     panel = block * _PANELS + number % _PANELS + number // _PANELS * (SIZE // 8)
+    THREADS: tl.constexpr = 2 * _PANELS * SLOTS * 8
+    words = first_words(
+        blob_ptr, (panel,), PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, SLOTS, False, THREADS
+    )
     totals = panel_sums(
-        blob_ptr, panel, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
-        IS_SHORT, 1, SLOTS, 2 * _PANELS,
+        words, blob_ptr, (panel,), x, table, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES,
+        GROUPS, IS_SHORT, 1, SLOTS, False, THREADS,
     )  # fmt: skip
+    sums = tl.reshape(totals[0], (2 * _PANELS, SLOTS, 8))
     # Every slot holds the same: one of them and zeros are an exact sum. So are gate and zeros.
     is_first = tl.arange(0, SLOTS)[None, :, None] == 0
-    both = tl.reshape(tl.sum(tl.where(is_first, totals[0], 0.0), axis=1), (2, 32))
+    both = tl.reshape(tl.sum(tl.where(is_first, sums, 0.0), axis=1), (2, 32))
     is_gate = tl.arange(0, 2)[:, None] == 0
     gate = tl.sum(tl.where(is_gate, both, 0.0), axis=0) * tl.load(factors_ptr)
     up = tl.sum(tl.where(is_gate, 0.0, both), axis=0) * tl.load(factors_ptr + 1)
@@ -160,6 +168,8 @@ def _gate_up_kernel(
         first = tl.program_id(0) * _PANELS
         fetch_ahead(shared_ptr, first, S_SIZE // 8, S_PANEL_BYTES, _PANELS)
         fetch_ahead(shared_ptr, first + S_SIZE // 8, S_SIZE // 4, S_PANEL_BYTES, _PANELS)
+    table = points_of(grid_ptr, R_FORMAT)
+    shared_table = points_of(shared_grid_ptr, S_FORMAT)
     wait_for_inputs()
     x = (
         codes_ptr + n * R_GROUPS * 256,
@@ -171,7 +181,7 @@ def _gate_up_kernel(
     if k == TOP_K:
         if tl.program_id(0) * 32 < S_SIZE:
             _block_of_codes(
-                shared_ptr, shared_factors_ptr, x, shared_grid_ptr, n, s_codes_ptr, s_scales_ptr,
+                shared_ptr, shared_factors_ptr, x, shared_table, n, s_codes_ptr, s_scales_ptr,
                 s_sums_ptr, s_scaled_ptr, s_halves_ptr, bad_ptr, S_SIZE, S_OUT_GROUPS, S_FORMAT,
                 S_TRAITS, S_PLANES, S_NUM_PLANES, S_PANEL_BYTES, S_GROUPS, S_IS_SHORT, SLOTS,
             )  # fmt: skip
@@ -180,7 +190,7 @@ def _gate_up_kernel(
         slot = tl.load(slot_of_ptr + tl.load(ids_ptr + entry)).to(tl.int64)
         if slot >= 0:
             _block_of_codes(
-                blobs_ptr + slot * blob_bytes, factors_ptr + slot * 3, x, grid_ptr, entry,
+                blobs_ptr + slot * blob_bytes, factors_ptr + slot * 3, x, table, entry,
                 r_codes_ptr, r_scales_ptr, r_sums_ptr, r_scaled_ptr, r_halves_ptr, bad_ptr, R_SIZE,
                 R_OUT_GROUPS, R_FORMAT, R_TRAITS, R_PLANES, R_NUM_PLANES, R_PANEL_BYTES, R_GROUPS,
                 R_IS_SHORT, SLOTS,

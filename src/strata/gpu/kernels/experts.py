@@ -20,6 +20,7 @@ from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
 from strata.gpu.kernels.quantize import Codes, empty_codes, store_codes
+from strata.gpu.kernels.tables import points_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,6 +71,7 @@ def _entry_kernel(
     IS_SHORT: tl.constexpr, SLOTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The first ``rows_of_role`` rows have one factor, what follows the one after it."""
+    table = points_of(grid_ptr, FORMAT)
     wait_for_inputs()
     entry = tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_of_ptr + tl.load(ids_ptr + entry)).to(tl.int64)
@@ -86,7 +88,7 @@ def _entry_kernel(
         first_factor = tl.load(factors_ptr + slot * 3)
         second_factor = tl.load(factors_ptr + slot * 3 + (num_rows > rows_of_role).to(tl.int32))
         totals = matrix_sums(
-            blobs_ptr + slot * blob_bytes, first, num_panels, x, grid_ptr, FORMAT, TRAITS, PLANES,
+            blobs_ptr + slot * blob_bytes, first, num_panels, x, table, FORMAT, TRAITS, PLANES,
             NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, 1, SLOTS, TILE,
         )  # fmt: skip
         panel = (first + tl.arange(0, TILE))[:, None, None]
@@ -162,6 +164,7 @@ def _project(
     format_name = layout.formats[roles[0]]
     num_panels = len(roles) * (num_rows // 8)
     tile, options = tiling_options(tiling, num_panels, x.num_groups)
+    del options["IS_PAIR"]
     _entry_kernel[(triton.cdiv(num_panels, tile), expert_ids.numel())](
         slots.blobs.view(-1)[layout.offset_of(roles[0]) :],
         layout.blob_bytes,
@@ -200,7 +203,7 @@ def gate_up(
         x: codes of N rows of D values.
         expert_ids: [N, K] int32, contiguous.
         rows: room for at least N * K entries.
-        tiling: (SLOTS, TILE) of the launch; None chooses. The bits are the same.
+        tiling: of the launch, without pairs; None chooses. The bits are the same.
     """
     top_k, size = expert_ids.shape[1], slots.layout.expert_size
     if slots.layout.formats[0] == slots.layout.formats[1]:

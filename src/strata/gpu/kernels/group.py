@@ -39,8 +39,19 @@ def load_group(
 
 
 @triton.jit
+def block_start(zero, sums, B: tl.constexpr, TRAITS: tl.constexpr):
+    """What the integer sums of block B start from; ``zero`` holds zeros."""
+    if TRAITS[2] == 1:
+        return zero
+    start = zero + _MAGIC_BITS
+    if TRAITS[4] != 0:
+        start = start + TRAITS[4] * sums[B % 4]
+    return start
+
+
+@triton.jit
 def _dots(codes, x_ptr, start, GROUPS: tl.constexpr, B: tl.constexpr, IS_SPLIT: tl.constexpr):
-    """Integer sums of a block's two halves, or of all of it in the first; from ``start`` on."""
+    """Integer sums of a block's two halves, or of all of it in the second; from ``start`` on."""
     low = load_words(x_ptr + 2 * B * GROUPS * 16, 4, _CACHED)
     high = load_words(x_ptr + (2 * B + 1) * GROUPS * 16, 4, _CACHED)
     first = start
@@ -53,34 +64,21 @@ def _dots(codes, x_ptr, start, GROUPS: tl.constexpr, B: tl.constexpr, IS_SPLIT: 
 
 
 @triton.jit
-def _block_term(
-    total,
-    codes,
-    weights,
-    x_ptr,
-    a,
-    sums,
-    GROUPS: tl.constexpr,
-    B: tl.constexpr,
-    TRAITS: tl.constexpr,
-):
-    """``total`` plus the terms of block B; ``a`` and ``sums`` are those of ``_four_blocks``."""
+def add_block(total, first, second, weights, a, sums, B: tl.constexpr, TRAITS: tl.constexpr):
+    """``total`` plus the terms of block B.
+
+    ``first`` and ``second`` are integer sums of its halves, or ``second`` that of all of it, from
+    ``block_start`` on; ``a`` and ``sums`` are those of ``four_blocks``.
+    """
     scales, subs, minima = weights
-    zero = codes[0] & 0
     if TRAITS[2] == 1:
-        first, second = _dots(codes, x_ptr, zero, GROUPS, B, True)
         whole = (subs[0] * first + subs[1] * second) >> TRAITS[0]
         total = total + whole.to(tl.float32) * (scales[0] * a)
     elif TRAITS[1] == 2:
-        first, second = _dots(codes, x_ptr, zero + _MAGIC_BITS, GROUPS, B, True)
         total = total + integer_sum(first, TRAITS[0]) * (scales[0] * a)
         total = total + integer_sum(second, TRAITS[0]) * (scales[1] * a)
     else:
-        start = zero + _MAGIC_BITS
-        if TRAITS[4] != 0:
-            start = start + TRAITS[4] * sums[B % 4]
-        _, whole = _dots(codes, x_ptr, start, GROUPS, B, False)
-        total = total + integer_sum(whole, TRAITS[0]) * (scales[0] * a)
+        total = total + integer_sum(second, TRAITS[0]) * (scales[0] * a)
     if TRAITS[3] == 1:
         total = total + minima[0] * sums[B % 4].to(tl.float32, bitcast=True)
     if TRAITS[3] == 2:
@@ -90,7 +88,7 @@ def _block_term(
 
 
 @triton.jit
-def _four_blocks(
+def four_blocks(
     x, n: tl.constexpr, group, GROUPS: tl.constexpr, HALF: tl.constexpr, TRAITS: tl.constexpr
 ):
     """Words of the scales of four blocks of activation row n, and of the sums the format needs."""
@@ -113,7 +111,7 @@ def group_sums(
     words,
     x,
     group,
-    grid_ptr,
+    table,
     FORMAT: tl.constexpr,
     TRAITS: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -125,25 +123,27 @@ def group_sums(
         words: of ``load_group``.
         x: pointers of the fields of ``Codes`` at the first row.
         group: [threads] int32, number of each thread's group, below GROUPS.
-        grid_ptr: the format's lattice, words.
+        table: as ``block_codes`` takes it.
     """
+    IS_HALVED: tl.constexpr = TRAITS[1] + TRAITS[2] == 2
     totals = ()
     for _ in tl.static_range(N):
         totals = totals + ((group * 0).to(tl.float32),)
     for half in tl.static_range(2):
         loaded = ()
         for n in tl.static_range(N):
-            loaded = loaded + (_four_blocks(x, n, group, GROUPS, half, TRAITS),)
+            loaded = loaded + (four_blocks(x, n, group, GROUPS, half, TRAITS),)
         for b in tl.static_range(4 * half, 4 * half + 4):
-            codes = block_codes(FORMAT, words, b, grid_ptr)
+            codes = block_codes(FORMAT, words, b, table)
             weights = block_scales(FORMAT, words, b)
             summed = ()
             for n in tl.static_range(N):
                 x_ptr = x[0] + n * GROUPS * 256 + group * 16
-                a = loaded[n][0][b % 4].to(tl.float32, bitcast=True)
-                total = _block_term(
-                    totals[n], codes, weights, x_ptr, a, loaded[n][1], GROUPS, b, TRAITS
-                )
+                a, sums = loaded[n]
+                a = a[b % 4].to(tl.float32, bitcast=True)
+                start = block_start(codes[0] & 0, sums, b, TRAITS)
+                first, second = _dots(codes, x_ptr, start, GROUPS, b, IS_HALVED)
+                total = add_block(totals[n], first, second, weights, a, sums, b, TRAITS)
                 summed = summed + (total,)
             totals = summed
     return totals

@@ -48,3 +48,29 @@ def prmt(low: Any, high: Any, selector: Any) -> Any:
     copied = np.where(picked & 128, 255, 0)
     result = np.where(nibbles & 8, copied, picked).astype(np.uint8)
     return _tensor(low, np.ascontiguousarray(result).view(np.int32).reshape(low_words.shape))
+
+
+def from_lane(x: Any, lane: Any) -> Any:
+    """``x`` of another thread of the same 32: ``shfl.sync.idx.b32``."""
+    values, lanes = np.broadcast_arrays(x.handle.data, lane.handle.data)
+    place = np.arange(values.size)
+    data = values.reshape(-1)[place // 32 * 32 + lanes.reshape(-1) % 32].reshape(values.shape)
+    return tl.core.tensor(TensorHandle(data.copy(), x.dtype), x.type)
+
+
+def multiply_words(*operands: Any) -> tuple[Any, ...]:
+    """``mma.sync.m16n8k32`` of signed bytes: ten words a thread (a, b, c) to four, warp by warp."""
+    *words, c0, c1, c2, c3 = (x.reshape(-1, 8, 4) for x in _words(*operands))
+    rows = [x.view(np.int8).reshape(len(x), 8, 16).astype(np.int32) for x in words]
+    low, low_next, high, high_next, column, column_next = rows
+    a = np.concatenate([np.concatenate(r, 2) for r in ((low, high), (low_next, high_next))], 1)
+    b = np.concatenate([column, column_next], 2)
+    c = (a @ b.transpose(0, 2, 1)).reshape(-1, 2, 8, 4, 2)  # warp, half of rows, g, t, column
+    sums = (
+        c[:, 0, :, :, 0] + c0,
+        c[:, 0, :, :, 1] + c1,
+        c[:, 1, :, :, 0] + c2,
+        c[:, 1, :, :, 1] + c3,
+    )
+    like = operands[0]
+    return tuple(_tensor(like, x.reshape(like.handle.data.shape)) for x in sums)

@@ -1,8 +1,6 @@
 """Packed matrices times a few rows of quantised activations: the dense products of decoding.
 
-A thread has one row of the matrix and every SLOTS-th group of it. Group sums are added in
-ascending order by picking one slot's value at a time: a sum in which all but one are zero is exact
-in any order. So a result's bits depend neither on SLOTS nor on the number of activation rows.
+Owns the launch and its tiling; the sums are those of ``panels``.
 """
 
 from __future__ import annotations
@@ -14,8 +12,9 @@ import triton.language as tl
 
 from strata.gpu.kernels import arith
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
-from strata.gpu.kernels.group import group_sums, load_group
 from strata.gpu.kernels.lattices import lattice
+from strata.gpu.kernels.panels import clamped, first_words, panel_sums, panels_of, store_sums
+from strata.gpu.kernels.tables import points_of
 from strata.gpu.kernels.unpack import traits
 from strata.gpu.packing import PackedMatrix, panel_bytes, places_of
 
@@ -25,7 +24,12 @@ if TYPE_CHECKING:
     from strata.gpu.kernels.quantize import Codes
 
 MAX_ROWS = 8
-Tiling = tuple[int, int]
+PAIR_FROM = 3
+"""Rows of activations from which the matrix instruction is used (see ``panels``)."""
+
+Tiling = tuple[int, int, bool]
+"""SLOTS (1, 2 or 4) groups and TILE panels, powers of two, side by side in a program; IS_PAIR, with
+4 slots and at least two panels."""
 
 
 @triton.jit
@@ -34,7 +38,7 @@ def matrix_sums(
     first_panel,
     num_panels,
     x,
-    grid_ptr,
+    table,
     FORMAT: tl.constexpr,
     TRAITS: tl.constexpr,
     PLANES: tl.constexpr,
@@ -48,71 +52,46 @@ def matrix_sums(
 ):
     """Rows of TILE panels times N rows of activations: N tensors [TILE, SLOTS, 8].
 
-    Every slot holds the same.
+    Every slot holds the same. ``table`` is as ``block_codes`` takes it.
     """
-    thread = tl.arange(0, TILE * SLOTS * 8)
-    panel = tl.minimum(first_panel + thread // (8 * SLOTS), num_panels - 1)
-    return panel_sums(
-        panels_ptr, panel, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
-        IS_SHORT, N, SLOTS, TILE,
+    THREADS: tl.constexpr = TILE * SLOTS * 8
+    panels = clamped(panels_of(first_panel, THREADS, SLOTS, False), num_panels, False)
+    words = first_words(
+        panels_ptr, panels, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, SLOTS, False, THREADS
+    )
+    totals = panel_sums(
+        words, panels_ptr, panels, x, table, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES,
+        GROUPS, IS_SHORT, N, SLOTS, False, THREADS,
     )  # fmt: skip
-
-
-@triton.jit
-def panel_sums(
-    panels_ptr,
-    panel,
-    x,
-    grid_ptr,
-    FORMAT: tl.constexpr,
-    TRAITS: tl.constexpr,
-    PLANES: tl.constexpr,
-    NUM_PLANES: tl.constexpr,
-    PANEL_BYTES: tl.constexpr,
-    GROUPS: tl.constexpr,
-    IS_SHORT: tl.constexpr,
-    N: tl.constexpr,
-    SLOTS: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """``matrix_sums`` of any panels: ``panel`` [TILE * SLOTS * 8] is the one of each thread."""
-    thread = tl.arange(0, TILE * SLOTS * 8)
-    row = thread % 8
-    slot = thread // 8 % SLOTS
-    base = panels_ptr + panel.to(tl.int64) * PANEL_BYTES
-    totals = ()
-    for _ in tl.static_range(N):
-        totals = totals + (tl.zeros((TILE, 8), tl.float32),)
-    # A loop of the machine, not unrolled: the code of eight rows would outgrow its cache.
-    for first in range(0, GROUPS, SLOTS):
-        group = tl.minimum(first + slot, GROUPS - 1)
-        words = load_group(base, row, group, PLANES, NUM_PLANES, IS_SHORT)
-        # Keeps all loads of a round ahead of its arithmetic; else they are issued one by one.
-        tl.debug_barrier()
-        sums = group_sums(words, x, group, grid_ptr, FORMAT, TRAITS, GROUPS, N)
-        added = ()
-        for n in tl.static_range(N):
-            live = tl.where(first + slot < GROUPS, sums[n], 0.0)
-            added = added + (_add_in_order(totals[n], live, SLOTS, TILE),)
-        totals = added
-    spread = ()
+    shaped = ()
     for n in tl.static_range(N):
-        spread = spread + (tl.broadcast_to(totals[n][:, None, :], (TILE, SLOTS, 8)),)
-    return spread
+        shaped = shaped + (tl.reshape(totals[n], (TILE, SLOTS, 8)),)
+    return shaped
 
 
 @triton.jit
-def _add_in_order(total, sums, SLOTS: tl.constexpr, TILE: tl.constexpr):
-    """``total`` [TILE, 8] plus the slots' sums, ascending.
-
-    A slot is picked by a sum over all, the others zero. ``tl.gather`` would need fewer shuffles,
-    but wants another distribution over threads, and Triton then unpacks the weights in both.
-    """
-    by_slot = tl.reshape(sums, (TILE, SLOTS, 8))
-    slots = tl.arange(0, SLOTS)[None, :, None]
-    for s in tl.static_range(SLOTS):
-        total = total + tl.sum(tl.where(slots == s, by_slot, 0.0), axis=1)
-    return total
+def multiply_panels(
+    first, panels_ptr, num_panels, x, grid_ptr, out_ptr, out_stride, num_rows,
+    FORMAT: tl.constexpr, TRAITS: tl.constexpr, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr,
+    PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, N: tl.constexpr,
+    SLOTS: tl.constexpr, TILE: tl.constexpr, IS_PAIR: tl.constexpr,
+):  # fmt: skip
+    """out[n, row] of the rows of TILE panels from ``first`` on; all that a program does."""
+    THREADS: tl.constexpr = TILE * SLOTS * 8 // (2 if IS_PAIR else 1)
+    fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES, TILE)
+    panels = panels_of(first, THREADS, SLOTS, IS_PAIR)
+    loaded = clamped(panels, num_panels, IS_PAIR)
+    words = first_words(
+        panels_ptr, loaded, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, SLOTS, IS_PAIR,
+        THREADS,
+    )  # fmt: skip
+    table = points_of(grid_ptr, FORMAT)
+    wait_for_inputs()
+    sums = panel_sums(
+        words, panels_ptr, loaded, x, table, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES,
+        GROUPS, IS_SHORT, N, SLOTS, IS_PAIR, THREADS,
+    )  # fmt: skip
+    store_sums(sums, panels, out_ptr, out_stride, num_rows, N, SLOTS, IS_PAIR, THREADS)
 
 
 # Sizes must not choose a compilation of their own: one kernel serves all matrices of a format.
@@ -142,21 +121,14 @@ def _product_kernel(
     N: tl.constexpr,
     SLOTS: tl.constexpr,
     TILE: tl.constexpr,
+    IS_PAIR: tl.constexpr,
 ):
-    first = tl.program_id(0) * TILE
-    fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES, TILE)
-    wait_for_inputs()
-    x = (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr)
-    totals = matrix_sums(
-        panels_ptr, first, num_panels, x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES,
-        PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS, TILE,
+    multiply_panels(
+        tl.program_id(0) * TILE, panels_ptr, num_panels,
+        (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr), grid_ptr, out_ptr, out_stride,
+        num_rows, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS,
+        TILE, IS_PAIR,
     )  # fmt: skip
-    panel = (first + tl.arange(0, TILE))[:, None, None]
-    slot = tl.arange(0, SLOTS)[None, :, None]
-    rows = panel * 8 + slot * 0 + tl.arange(0, 8)[None, None, :]
-    for n in tl.static_range(N):
-        is_stored = (rows < num_rows) & (slot == 0)
-        tl.store(out_ptr + n * out_stride + rows, totals[n], mask=is_stored)
 
 
 def shape_of(format_name: str, inner: int) -> dict[str, object]:
@@ -177,17 +149,21 @@ def shape_of(format_name: str, inner: int) -> dict[str, object]:
 
 
 def tiling_options(
-    tiling: Tiling | None, num_panels: int, num_groups: int
-) -> tuple[int, dict[str, int]]:
-    """TILE, and the options of a launch with a tiling; None chooses one."""
+    tiling: Tiling | None, num_panels: int, num_groups: int, num_rows: int = 1
+) -> tuple[int, dict[str, object]]:
+    """TILE, and the options of a launch with a tiling; None chooses one by sizes."""
     if tiling is not None:
-        slots, tile = tiling
+        slots, tile, is_pair = tiling
     elif arith.INTERPRETED:
-        slots, tile = 4, min(32, triton.next_power_of_2(num_panels))
+        is_pair = num_rows >= PAIR_FROM
+        slots, tile = 4, max(2, min(32, triton.next_power_of_2(num_panels)))
+    elif num_rows >= PAIR_FROM:
+        slots, tile, is_pair = 4, 2, True
     else:
         # One warp: four groups of eight rows. Of three groups, a fourth would only wait.
-        slots, tile = (2, 2) if num_groups <= 3 else (4, 1)
-    return tile, {"SLOTS": slots, "TILE": tile, "num_warps": max(1, slots * tile * 8 // 32)}
+        slots, tile, is_pair = (2, 2, False) if num_groups <= 3 else (4, 1, False)
+    num_warps = max(1, slots * tile * (4 if is_pair else 8) // 32)
+    return tile, {"SLOTS": slots, "TILE": tile, "IS_PAIR": is_pair, "num_warps": num_warps}
 
 
 def product(weights: PackedMatrix, x: Codes, out: Tensor, tiling: Tiling | None = None) -> None:
@@ -197,10 +173,9 @@ def product(weights: PackedMatrix, x: Codes, out: Tensor, tiling: Tiling | None 
         weights: a packed quantised matrix of ``inner`` columns.
         x: codes of 1 to 8 rows of this inner size.
         out: [N, num_rows] float32, rows of any stride.
-        tiling: (SLOTS, TILE), powers of two: groups and panels side by side in a program. None
-            chooses; the bits are the same.
+        tiling: of the launch; None chooses, the bits are the same.
     """
-    tile, options = tiling_options(tiling, weights.num_panels, x.num_groups)
+    tile, options = tiling_options(tiling, weights.num_panels, x.num_groups, x.num_rows)
     _product_kernel[(triton.cdiv(weights.num_panels, tile),)](
         weights.panels,
         weights.num_panels,

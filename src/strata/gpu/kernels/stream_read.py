@@ -21,6 +21,7 @@ from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of
 from strata.gpu.kernels.quantize import Codes
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
+from strata.gpu.kernels.tables import points_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,6 +163,7 @@ def _read_kernel(
 ):  # fmt: skip
     block = tl.program_id(0)
     fetch_ahead(panels_ptr, block * TILE, num_panels, PANEL_BYTES, TILE)
+    table = points_of(grid_ptr, FORMAT)
     wait_for_inputs()
     offs_r = tl.arange(0, RANK_TILE)
     row = block * 0
@@ -175,7 +177,7 @@ def _read_kernel(
     tl.debug_barrier()
     low_x = (low_codes_ptr, low_scales_ptr, low_sums_ptr, low_scaled_ptr, low_halves_ptr)
     totals = matrix_sums(
-        panels_ptr, block * TILE, num_panels, low_x, grid_ptr, FORMAT, TRAITS, PLANES, NUM_PLANES,
+        panels_ptr, block * TILE, num_panels, low_x, table, FORMAT, TRAITS, PLANES, NUM_PLANES,
         PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS, TILE,
     )  # fmt: skip
     first = tl.arange(0, SLOTS)[None, :, None] == 0

@@ -36,8 +36,11 @@ def traits(format_name: str) -> tuple[int, int, int, int, int]:
 
 
 @triton.jit
-def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, grid_ptr):
-    """Eight words of four signed codes each: block B of a group's words."""
+def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, table):
+    """Eight words of four signed codes each: block B of a group's words.
+
+    ``table`` is the format's lattice: a pointer to it, or what ``tables.points_of`` gives.
+    """
     if FORMAT == "Q4_0":
         return blocks.codes_q4_0(words, B)
     elif FORMAT == "Q4_1":
@@ -65,20 +68,20 @@ def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, grid_ptr):
     elif FORMAT == "Q6_K":
         return k.codes_q6_k(words, B)
     elif FORMAT == "IQ2_XXS":
-        return grid.codes_iq2_xxs(words, B, grid_ptr)
+        return grid.codes_iq2_xxs(words, B, table)
     elif FORMAT == "IQ2_XS":
-        return grid.codes_iq2_xs(words, B, grid_ptr)
+        return grid.codes_iq2_xs(words, B, table)
     elif FORMAT == "IQ2_S":
-        return grid.codes_iq2_s(words, B, grid_ptr)
+        return grid.codes_iq2_s(words, B, table)
     elif FORMAT == "IQ3_XXS":
-        return grid.codes_iq3_xxs(words, B, grid_ptr)
+        return grid.codes_iq3_xxs(words, B, table)
     elif FORMAT == "IQ3_S":
-        return grid.codes_iq3_s(words, B, grid_ptr)
+        return grid.codes_iq3_s(words, B, table)
     elif FORMAT == "IQ1_S":
-        return grid.codes_iq1_s(words, B, grid_ptr)
+        return grid.codes_iq1_s(words, B, table)
     else:
         tl.static_assert(FORMAT == "IQ1_M")
-        return grid.codes_iq1_m(words, B, grid_ptr)
+        return grid.codes_iq1_m(words, B, table)
 
 
 @triton.jit

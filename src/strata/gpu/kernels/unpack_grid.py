@@ -2,7 +2,7 @@
 
 ``words`` are a group's words in the order of the planes of ``gpu.packing_fields``; B is the number
 of a block of 32 in the group. Points come from ``lattices.lattice``: positive where the format
-stores signs, times eight in IQ1.
+stores signs, times eight in IQ1. ``table`` is one of these, as ``tables.point_at`` takes it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.words import byte_of, half_of, load_words, shifted
-
-_TABLE = tl.constexpr("ld.global")
-
-
-@triton.jit
-def _point_of_eight(grid_ptr, index):
-    """Two words of a lattice of eight."""
-    return load_words(grid_ptr + 2 * index, 2, _TABLE)
+from strata.gpu.kernels.tables import point_at
+from strata.gpu.kernels.words import byte_of, byte_times, half_of, permute_bytes, shifted
 
 
 @triton.jit
@@ -29,6 +22,17 @@ def _negated(codes, signs):
         bit = shifted(signs, k) & 0x01010101
         # A byte is turned over and one added; never a carry, since no code is zero.
         signed = signed + ((codes[k] ^ bit * 255) + bit,)
+    return signed
+
+
+@triton.jit
+def _negated_odd(codes, signs):
+    """The same for codes that are all odd: turning over all bits but the last negates them."""
+    signed = ()
+    for k in tl.static_range(8):
+        # Nibbles of 8 and more spread the top bit of a byte.
+        minus = permute_bytes(shifted(signs, k - 7), signs & 0, (signs & 0) + 0xBA98)
+        signed = signed + (codes[k] ^ (minus & -0x01010102),)
     return signed
 
 
@@ -46,12 +50,6 @@ def _with_parities(signs):
 
 
 @triton.jit
-def _rest_of_signs(signs, EIGHT: tl.constexpr):
-    """The bit that lies where the eighth sign of eight EIGHT would."""
-    return (signs >> (25 + 2 * EIGHT)) & 1
-
-
-@triton.jit
 def _scale_of_signs(signs):
     """Four bits that lie where the eighth signs would, as 2 s + 1."""
     bits = (signs >> 25) & 0x55
@@ -60,53 +58,56 @@ def _scale_of_signs(signs):
 
 
 @triton.jit
-def codes_iq2_xxs(words, B: tl.constexpr, grid_ptr):
+def codes_iq2_xxs(words, B: tl.constexpr, table):
     """Four points of eight, a byte of index each."""
     codes = ()
     for i in tl.static_range(4):
-        codes = codes + _point_of_eight(grid_ptr, byte_of(words[B], i))
+        codes = codes + point_at(table, byte_times(words[B], i, 8, words[B] & 0), 2)
     return _negated(codes, _with_parities(words[8 + B]))
 
 
 @triton.jit
-def codes_iq2_xs(words, B: tl.constexpr, grid_ptr):
+def codes_iq2_xs(words, B: tl.constexpr, table):
     """Four points of eight; the ninth bit of an index is the rest of its signs."""
     codes = ()
     for i in tl.static_range(4):
-        index = byte_of(words[B], i) | (_rest_of_signs(words[8 + B], i) << 8)
-        codes = codes + _point_of_eight(grid_ptr, index)
+        ninth = shifted(words[8 + B], 25 + 2 * i - 11) & 0x800
+        codes = codes + point_at(table, byte_times(words[B], i, 8, ninth), 2)
     return _negated(codes, _with_parities(words[8 + B]))
 
 
 @triton.jit
-def codes_iq2_s(words, B: tl.constexpr, grid_ptr):
+def codes_iq2_s(words, B: tl.constexpr, table):
     """Four points of eight; two high bits of each index share a byte."""
-    high = byte_of(words[16 + B // 4], B % 4)
     codes = ()
     for i in tl.static_range(4):
-        index = byte_of(words[B], i) | (shifted(high, 2 * i - 8) & 0x300)
-        codes = codes + _point_of_eight(grid_ptr, index)
+        high = shifted(words[16 + B // 4], 8 * (B % 4) + 2 * i - 11) & 0x1800
+        codes = codes + point_at(table, byte_times(words[B], i, 8, high), 2)
     return _negated(codes, words[8 + B])
 
 
 @triton.jit
-def codes_iq3_xxs(words, B: tl.constexpr, grid_ptr):
+def codes_iq3_xxs(words, B: tl.constexpr, table):
     """Eight points of four, a byte of index each."""
     codes = ()
     for k in tl.static_range(8):
-        codes = codes + (tl.load(grid_ptr + byte_of(words[2 * B + k // 4], k % 4)),)
+        word = words[2 * B + k // 4]
+        codes = codes + point_at(table, byte_times(word, k % 4, 4, word & 0), 1)
     return _negated(codes, _with_parities(words[16 + B]))
 
 
 @triton.jit
-def codes_iq3_s(words, B: tl.constexpr, grid_ptr):
-    """Eight points of four; their ninth bits share a byte."""
-    high = byte_of(words[24 + B // 4], B % 4)
+def codes_iq3_s(words, B: tl.constexpr, table):
+    """Eight points of four; bit i of the bytes of a word are the ninth ones of the four of word i,
+    or 8 + i."""
     codes = ()
-    for k in tl.static_range(8):
-        index = byte_of(words[2 * B + k // 4], k % 4) | (shifted(high, k - 8) & 0x100)
-        codes = codes + (tl.load(grid_ptr + index),)
-    return _negated(codes, words[16 + B])
+    for half in tl.static_range(2):
+        word = words[2 * B + half]
+        ninths = shifted(words[24 + B // 4], (2 * B + half) % 8 - 7) & -0x7F7F7F80
+        for j in tl.static_range(4):
+            index = byte_times(word, j, 4, byte_times(ninths, j, 8, word & 0))
+            codes = codes + point_at(table, index, 1)
+    return _negated_odd(codes, words[16 + B])
 
 
 @triton.jit
@@ -126,24 +127,26 @@ def _field_iq1_s(words, B: tl.constexpr):
 
 
 @triton.jit
-def codes_iq1_s(words, B: tl.constexpr, grid_ptr):
+def codes_iq1_s(words, B: tl.constexpr, table):
     """Eight times a point, plus or minus one alike in the block."""
     field = _field_iq1_s(words, B)
     codes = ()
     for i in tl.static_range(4):
-        index = byte_of(words[B], i) | (shifted(field, 3 * i - 8) & 0x700)
-        codes = codes + _one_more_or_less(_point_of_eight(grid_ptr, index), field >= 0x8000)
+        high = shifted(field, 3 * i - 11) & 0x3800
+        point = point_at(table, byte_times(words[B], i, 8, high), 2)
+        codes = codes + _one_more_or_less(point, field >= 0x8000)
     return codes
 
 
 @triton.jit
-def codes_iq1_m(words, B: tl.constexpr, grid_ptr):
+def codes_iq1_m(words, B: tl.constexpr, table):
     """Eight times a point, plus or minus one for each eight."""
     codes = ()
     for i in tl.static_range(4):
         field = words[8 + B // 2] >> (16 * (B % 2) + 4 * i)
-        index = byte_of(words[B], i) | ((field & 7) << 8)
-        codes = codes + _one_more_or_less(_point_of_eight(grid_ptr, index), (field & 8) != 0)
+        high = shifted(words[8 + B // 2], 16 * (B % 2) + 4 * i - 11) & 0x3800
+        point = point_at(table, byte_times(words[B], i, 8, high), 2)
+        codes = codes + _one_more_or_less(point, (field & 8) != 0)
     return codes
 
 

@@ -104,6 +104,23 @@ def byte_of(word, INDEX: tl.constexpr):
 
 
 @triton.jit
+def byte_times(word, INDEX: tl.constexpr, FACTOR: tl.constexpr, add):
+    """Byte INDEX of words, unsigned, times FACTOR (below 256), plus ``add``: one instruction."""
+    if INTERPRETED:
+        return byte_of(word, INDEX) * FACTOR + add
+    else:
+        FACTORS: tl.constexpr = FACTOR << (8 * INDEX)
+        return tl.inline_asm_elementwise(
+            "dp4a.u32.u32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [word, word * 0 + FACTORS, add],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+
+
+@triton.jit
 def shifted(word, RIGHT: tl.constexpr):
     """``word`` moved right by RIGHT bits, or left when that is negative."""
     if RIGHT < 0:
@@ -131,7 +148,8 @@ else:
     def permute_bytes(low, high, selector):
         """Byte i of the result is byte (nibble i of selector) of the eight bytes high:low.
 
-        Bit 3 of a nibble must be zero; only the low 16 bits of the selector are used.
+        Where bit 3 of a nibble is set, the sign of the byte picked fills the byte of the result.
+        Only the low 16 bits of the selector are used.
         """
         return tl.inline_asm_elementwise(
             "prmt.b32 $0, $1, $2, $3;",

@@ -1,0 +1,209 @@
+"""Panels of packed rows times a few rows of activations: the loop that all decode products share.
+
+A thread has one row, or the same row of two panels, and every SLOTS-th group of it. Group sums are
+added in ascending order by handing them from slot to slot, so a result's bits depend neither on
+SLOTS nor on the number of activation rows. Words of the next round are loaded while one is
+multiplied; those of the first may be loaded before the activations exist.
+
+With IS_PAIR two panels share a thread and the matrix instruction does the integer work
+(``group_pair``): for windows of some rows.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from strata.gpu.kernels.group import group_sums, load_group
+from strata.gpu.kernels.group_pair import pair_sums
+from strata.gpu.kernels.warp import from_lane
+
+# Words of a group that may be loaded ahead, and registers there are for them beside N rows.
+_MOST_WORDS = tl.constexpr(56)
+_ROOM = tl.constexpr(180)
+
+
+@triton.jit
+def slot_of(thread, SLOTS: tl.constexpr, IS_PAIR: tl.constexpr):
+    """The slot of each thread."""
+    if IS_PAIR:
+        return thread % 4
+    return thread // 8 % SLOTS
+
+
+@triton.jit
+def row_of(thread, IS_PAIR: tl.constexpr):
+    """The row of its panel that each thread has."""
+    if IS_PAIR:
+        return thread // 4 % 8
+    return thread % 8
+
+
+@triton.jit
+def panels_of(first, THREADS: tl.constexpr, SLOTS: tl.constexpr, IS_PAIR: tl.constexpr):
+    """The panels of each thread, from ``first`` on: one [THREADS] int32, or two."""
+    number = tl.arange(0, THREADS) // (8 * SLOTS)
+    if IS_PAIR:
+        return first + 2 * number, first + 2 * number + 1
+    else:
+        return (first + number,)
+
+
+@triton.jit
+def clamped(panels, num_panels, IS_PAIR: tl.constexpr):
+    """``panels`` with the last one for those past the end."""
+    if IS_PAIR:
+        return tl.minimum(panels[0], num_panels - 1), tl.minimum(panels[1], num_panels - 1)
+    else:
+        return (tl.minimum(panels[0], num_panels - 1),)
+
+
+@triton.jit
+def store_sums(
+    sums, panels, out_ptr, out_stride, num_rows, N: tl.constexpr, SLOTS: tl.constexpr,
+    IS_PAIR: tl.constexpr, THREADS: tl.constexpr,
+):  # fmt: skip
+    """out[n, row] of all rows below ``num_rows``; ``panels`` not clamped."""
+    thread = tl.arange(0, THREADS)
+    for i in tl.static_range(2 if IS_PAIR else 1):
+        row = panels[i] * 8 + row_of(thread, IS_PAIR)
+        is_stored = (row < num_rows) & (slot_of(thread, SLOTS, IS_PAIR) == 0)
+        for n in tl.static_range(N):
+            tl.store(out_ptr + n * out_stride + row, sums[i * N + n], mask=is_stored)
+
+
+@triton.jit
+def _load(
+    panels_ptr, panels, thread, first, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr,
+    PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr, IS_SHORT: tl.constexpr,
+    SLOTS: tl.constexpr, IS_PAIR: tl.constexpr,
+):  # fmt: skip
+    """Words of the groups ``first`` and on, one a slot: for each panel of a thread."""
+    group = tl.minimum(first + slot_of(thread, SLOTS, IS_PAIR), GROUPS - 1)
+    row = row_of(thread, IS_PAIR)
+    words = ()
+    for i in tl.static_range(2 if IS_PAIR else 1):
+        base = panels_ptr + panels[i].to(tl.int64) * PANEL_BYTES
+        words = words + (load_group(base, row, group, PLANES, NUM_PLANES, IS_SHORT),)
+    return words
+
+
+@triton.jit
+def first_words(
+    panels_ptr, panels, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr,
+    GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, SLOTS: tl.constexpr, IS_PAIR: tl.constexpr,
+    THREADS: tl.constexpr,
+):  # fmt: skip
+    """What ``panel_sums`` begins with. Depends on no activation."""
+    thread = tl.arange(0, THREADS)
+    return _load(
+        panels_ptr,
+        panels,
+        thread,
+        0,
+        PLANES,
+        NUM_PLANES,
+        PANEL_BYTES,
+        GROUPS,
+        IS_SHORT,
+        SLOTS,
+        IS_PAIR,
+    )
+
+
+@triton.jit
+def _round_sums(
+    words, x, thread, group, table, FORMAT: tl.constexpr, TRAITS: tl.constexpr,
+    GROUPS: tl.constexpr, N: tl.constexpr, IS_PAIR: tl.constexpr,
+):  # fmt: skip
+    if IS_PAIR:
+        return pair_sums(words[0], words[1], x, thread, group, table, FORMAT, TRAITS, GROUPS, N)
+    else:
+        return group_sums(words[0], x, group, table, FORMAT, TRAITS, GROUPS, N)
+
+
+@triton.jit
+def _add_in_order(
+    total, sums, thread, SLOTS: tl.constexpr, IS_PAIR: tl.constexpr, NUM: tl.constexpr
+):
+    """``total`` plus the sums of the first NUM slots, ascending: in every slot the same."""
+    for s in tl.static_range(NUM):
+        if IS_PAIR:
+            lane = thread % 32 // 4 * 4 + s
+        else:
+            lane = thread % 32 // (8 * SLOTS) * (8 * SLOTS) + (8 * s + thread % 8)
+        total = total + (sums if SLOTS == 1 else from_lane(sums, lane))
+    return total
+
+
+@triton.jit
+def panel_sums(
+    words,
+    panels_ptr,
+    panels,
+    x,
+    table,
+    FORMAT: tl.constexpr,
+    TRAITS: tl.constexpr,
+    PLANES: tl.constexpr,
+    NUM_PLANES: tl.constexpr,
+    PANEL_BYTES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    IS_SHORT: tl.constexpr,
+    N: tl.constexpr,
+    SLOTS: tl.constexpr,
+    IS_PAIR: tl.constexpr,
+    THREADS: tl.constexpr,
+):
+    """Products of each thread's rows, [THREADS] float32, in every slot the same.
+
+    N tensors for rows of the first panel, then N for those of the second where there are two.
+
+    Args:
+        words: of ``first_words``.
+        panels: [THREADS] int32, the panel of each thread, or two of these.
+        x: pointers of the fields of ``Codes`` at the first row.
+        table: of ``tables.points_of``.
+        SLOTS: 1, 2 or 4; 4 with IS_PAIR.
+        THREADS: threads of the program; SLOTS * 8 have a panel (or two) in common.
+    """
+    LAST: tl.constexpr = (GROUPS - 1) // SLOTS * SLOTS
+    COUNT: tl.constexpr = 2 * N if IS_PAIR else N
+    NUM_WORDS: tl.constexpr = PANEL_BYTES // (32 * GROUPS)
+    IS_AHEAD: tl.constexpr = (NUM_WORDS <= _MOST_WORDS) & (
+        NUM_WORDS * (4 if IS_PAIR else 2) + 8 * N <= _ROOM
+    )
+    thread = tl.arange(0, THREADS)
+    totals = ()
+    for _ in tl.static_range(COUNT):
+        totals = totals + ((thread * 0).to(tl.float32),)
+    # A loop of the machine, not unrolled: the code of eight rows would outgrow its cache.
+    for first in range(0, LAST, SLOTS):
+        coming = words
+        if IS_AHEAD:
+            coming = _load(
+                panels_ptr, panels, thread, first + SLOTS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
+                IS_SHORT, SLOTS, IS_PAIR,
+            )  # fmt: skip
+        # Keeps loads ahead of the arithmetic; else they are issued one by one.
+        tl.debug_barrier()
+        group = first + slot_of(thread, SLOTS, IS_PAIR)
+        sums = _round_sums(words, x, thread, group, table, FORMAT, TRAITS, GROUPS, N, IS_PAIR)
+        added = ()
+        for n in tl.static_range(COUNT):
+            added = added + (_add_in_order(totals[n], sums[n], thread, SLOTS, IS_PAIR, SLOTS),)
+        totals = added
+        if IS_AHEAD:
+            words = coming
+        else:
+            words = _load(
+                panels_ptr, panels, thread, first + SLOTS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
+                IS_SHORT, SLOTS, IS_PAIR,
+            )  # fmt: skip
+    tl.debug_barrier()
+    group = tl.minimum(LAST + slot_of(thread, SLOTS, IS_PAIR), GROUPS - 1)
+    sums = _round_sums(words, x, thread, group, table, FORMAT, TRAITS, GROUPS, N, IS_PAIR)
+    added = ()
+    for n in tl.static_range(COUNT):
+        added = added + (_add_in_order(totals[n], sums[n], thread, SLOTS, IS_PAIR, GROUPS - LAST),)
+    return added
