@@ -1,19 +1,21 @@
 """Decode products on a card: equal bits for every block format at real shapes, then their speed.
 
-    python benchmarks/gpu/products_on_card.py [--formats Q4_0,IQ3_S] [--json FILE] [--workers 12]
+    python benchmarks/gpu/products_on_card.py [--formats Q4_0,IQ3_S] [--json FILE] [--workers 16]
 
 One run, nothing to choose. First processes check formats side by side against the reference,
 which also fills Triton's cache of compiled kernels; then each format is timed alone: the dense
-product by rows and tilings, gate|up and down of ten experts. Times are those of a CUDA graph over
-matrices that together outgrow the card's cache; rates count stored bytes only, and their share is
-of a device-to-device copy, read and written bytes both. Exit status 1 when a bit differs or a
-format fails. ``--tiny`` checks small shapes only and needs no card (set TRITON_INTERPRET=1).
+product of 1 to 8 rows, with two rows also by the matrix instruction, and the two launches of a
+window's experts, ten distinct ones a row. Times are those of a CUDA graph over matrices that
+together outgrow the card's cache; rates count stored bytes only, and their share is of a
+device-to-device copy, read and written bytes both. Exit status 1 when a bit differs or a format
+fails. ``--tiny`` checks small shapes only and needs no card (set TRITON_INTERPRET=1).
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import dataclasses
 import json
 import multiprocessing
 import sys
@@ -27,7 +29,7 @@ import torch
 from strata.formats.block_formats import FORMATS
 from strata.formats.synth_blocks import random_blocks
 from strata.gpu.expert_slots import BlobLayout, empty_slots
-from strata.gpu.kernels import experts
+from strata.gpu.kernels import expert_window, experts
 from strata.gpu.kernels.arith import INTERPRETED
 from strata.gpu.kernels.product import product
 from strata.gpu.kernels.quantize import empty_codes, quantize
@@ -37,13 +39,11 @@ from strata.reference import expert_numerics
 
 HIDDEN, SIZE, TOP_K = 2560, 640, 10
 DENSE_ROWS = 10240  # attn_qkv of a delta net layer, the largest dense matrix but the head
-# Each is a compilation of some seconds for every format.
-TILINGS = ((4, 1), (2, 2), (1, 4), (4, 4))
-EXPERT_TILINGS = ((4, 1), (2, 2), (1, 4))
 ROWS = (1, 2, 4, 8)
+EXPERT_ROWS = (1, 4)
+PAIRS = (4, 2, True)  # the tiling that windows of more rows have
 DEVICE = "cpu" if INTERPRETED else "cuda"
 COLD_BYTES = 320 << 20  # five times the second cache of an H200
-NUM_EXPERTS = 64
 
 
 def stored_rows(name, rows, inner, seed):
@@ -69,24 +69,17 @@ def differing(found, expected):
     return f"{count} of {bits.size} differ" if count else ""
 
 
-def check_dense(name, sizes, tiny):
+def check_dense(name, rows, inner):
+    raw = stored_rows(name, rows, inner, int(np.random.default_rng().integers(1 << 30)))
+    x = np.random.default_rng().normal(0, 2, (8, inner)).astype(np.float32)
+    expected = expert_numerics.product(name, raw, x, "check")
+    matrix = pack(name, torch.from_numpy(raw).to(DEVICE), inner)
     failures = []
-    rng = np.random.default_rng()
-    for rows, inner in sizes:
-        if inner % FORMATS[name].block_size:
-            continue
-        raw = stored_rows(name, rows, inner, int(rng.integers(1 << 30)))
-        x = rng.normal(0, 2, (8, inner)).astype(np.float32)
-        expected = expert_numerics.product(name, raw, x, "check")
-        matrix = pack(name, torch.from_numpy(raw).to(DEVICE), inner)
-        is_timed = inner == HIDDEN
-        for n in (1,) if tiny else ROWS if is_timed else (1, 8):
-            tilings = TILINGS if n == 1 and is_timed else (None,)
-            for tiling in tilings:
-                out = torch.full((n, rows), float("nan"), device=DEVICE)
-                product(matrix, codes_of(x[:n]), out, tiling)
-                if text := differing(out, expected[:n]):
-                    failures.append(f"{name} {rows}x{inner} N={n} tiling {tiling}: {text}")
+    for n, tiling in [(n, None) for n in ROWS] + [(2, PAIRS)]:
+        out = torch.full((n, rows), float("nan"), device=DEVICE)
+        product(matrix, codes_of(x[:n]), out, tiling)
+        if text := differing(out, expected[:n]):
+            failures.append(f"{name} {rows}x{inner} N={n} tiling {tiling}: {text}")
     return failures
 
 
@@ -96,48 +89,60 @@ def expert_formats(name):
     return (name, name, down)
 
 
-def check_experts(name, hidden, size, tiny):
-    rng = np.random.default_rng()
-    layout = BlobLayout(expert_formats(name), hidden, size)
-    num = 3
+def filled_slots(layout, num, seed):
+    """Slots of so many experts, expert e in slot num - 1 - e, and the stored rows of each."""
     slots = empty_slots(layout, num, num, DEVICE)
     stored = []
     for expert in range(num):
         raw = [
-            stored_rows(layout.formats[role], *layout.shape_of(role), int(rng.integers(1 << 30)))
+            stored_rows(layout.formats[role], *layout.shape_of(role), seed + 3 * expert + role)
             for role in range(3)
         ]
         on_card = tuple(torch.from_numpy(rows).to(DEVICE) for rows in raw)
         slots.fill(num - 1 - expert, on_card, (1.0, 1.0, 1.0))
         slots.slot_of[expert] = num - 1 - expert
         stored.append(raw)
-    x = rng.normal(0, 2, (2, hidden)).astype(np.float32)
+    return slots, stored
+
+
+def zeroed_rows(entries, hidden, size):
+    """Room whose outputs are NaN, and whose codes are zero past the end of a row."""
+    rows = experts.empty_rows(entries, hidden, size, DEVICE)
+    rows.y.fill_(float("nan"))
+    for field in dataclasses.fields(rows.h):
+        getattr(rows.h, field.name).zero_()
+    return rows
+
+
+def check_experts(name, hidden, size):
+    """Routed experts and a shared one of the same formats."""
+    layout = BlobLayout(expert_formats(name), hidden, size)
+    seed = int(np.random.default_rng().integers(1 << 30))
+    slots, stored = filled_slots(layout, 3, seed)
+    shared, shared_stored = filled_slots(layout, 1, seed + 99)
+    x = np.random.default_rng().normal(0, 2, (2, hidden)).astype(np.float32)
     ids = np.array([[2, 0], [1, 2]], np.int32)
-    expected = np.array(
-        [
-            expert_numerics.expert_mlp(
-                x[n : n + 1],
-                *(expert_numerics.StoredMatrix(layout.formats[r], stored[e][r]) for r in range(3)),
-                "check",
-            )[0]
-            for n in range(2)
-            for e in ids[n]
-        ]
-    )
-    failures = []
+
+    def outputs(n, raw):
+        matrices = (expert_numerics.StoredMatrix(layout.formats[r], raw[r]) for r in range(3))
+        return expert_numerics.expert_mlp(x[n : n + 1], *matrices, "check")[0]
+
+    expected = np.array([outputs(n, stored[e]) for n in range(2) for e in ids[n]])
+    expected_shared = np.array([outputs(n, shared_stored[0]) for n in range(2)])
     bad = torch.zeros(1, dtype=torch.int32, device=DEVICE)
     codes, expert_ids = codes_of(x), torch.from_numpy(ids).to(DEVICE)
-    for tiling in (None,) if tiny else EXPERT_TILINGS:
-        rows = experts.empty_rows(ids.size, hidden, size, DEVICE)
-        rows.gate_up.fill_(float("nan"))
-        rows.y.fill_(float("nan"))
-        experts.gate_up(slots, codes, expert_ids, rows, tiling)
-        experts.gate(slots, expert_ids, rows, bad)
-        experts.down(slots, expert_ids, rows, tiling)
-        if text := differing(rows.y, expected):
-            failures.append(f"{name} experts tiling {tiling}: {text}")
-        if bad.item():
-            failures.append(f"{name} experts: the flag of bad values was raised")
+    rows, shared_rows = zeroed_rows(4, hidden, size), zeroed_rows(2, hidden, size)
+    expert_window.gate_up_codes(slots, shared, codes, expert_ids, rows, shared_rows, bad)
+    expert_window.down_outputs(slots, shared, expert_ids, rows, shared_rows)
+    failures = []
+    for what, found, wanted in (
+        ("routed", rows.y, expected),
+        ("shared", shared_rows.y, expected_shared),
+    ):
+        if text := differing(found, wanted):
+            failures.append(f"{name} {what} experts: {text}")
+    if bad.item():
+        failures.append(f"{name} experts: the flag of bad values was raised")
     return failures
 
 
@@ -145,12 +150,8 @@ def check(name, tiny):
     """(format, failures, seconds); runs in a process of its own."""
     begin = time.perf_counter()
     try:
-        if tiny:
-            failures = check_dense(name, ((16, 256), (8, 608)), tiny)
-            failures += check_experts(name, 256, 64, tiny) if name == "Q2_0" else []
-        else:
-            failures = check_dense(name, ((328, HIDDEN), (64, SIZE), (72, 6144)), tiny)
-            failures += check_experts(name, HIDDEN, SIZE, tiny)
+        failures = check_dense(name, *((24, 512) if tiny else (328, HIDDEN)))
+        failures += check_experts(name, *((256, 64) if tiny else (HIDDEN, SIZE)))
     except Exception:  # noqa: BLE001 - one format must not end the run
         failures = [f"{name}: {traceback.format_exc()[-1500:]}"]
     return name, failures, time.perf_counter() - begin
@@ -214,19 +215,19 @@ def time_dense(name):
     for n in ROWS:
         codes = codes_of(x[:n])
         out = torch.empty(n, DENSE_ROWS, device="cuda")
-        for tiling in TILINGS if n == 1 else (None,):
+        for tiling in (None, PAIRS) if n == 2 else (None,):
             seconds = graph_time(
                 [lambda m=m, t=tiling, c=codes, o=out: product(m, c, o, t) for m in matrices]
             )
-            label = f"N={n}" if tiling is None else f"N={n} {tiling[0]}x{tiling[1]}"
+            label = f"N={n}" if tiling is None else f"N={n} pairs"
             result[label] = {"us": seconds * 1e6, "bytes_per_s": stored / seconds}
     return result
 
 
 def time_experts(name):
-    """Rates of gate|up and of down with TOP_K distinct experts of one row, in turn over all."""
+    """Rates of a window's two launches, TOP_K distinct experts a row, in turn over all."""
     layout = BlobLayout(expert_formats(name), HIDDEN, SIZE)
-    num = max(NUM_EXPERTS, -(-COLD_BYTES // layout.blob_bytes // TOP_K) * TOP_K)
+    num = max(128, -(-COLD_BYTES // layout.blob_bytes // TOP_K) * TOP_K)
     slots = empty_slots(layout, num, num, "cuda")
     raw = tuple(
         torch.from_numpy(stored_rows(layout.formats[role], *layout.shape_of(role), role)).cuda()
@@ -235,37 +236,37 @@ def time_experts(name):
     slots.fill(0, raw, (1.0, 1.0, 1.0))
     slots.blobs[1:] = slots.blobs[0]
     slots.slot_of.copy_(torch.randperm(num, dtype=torch.int32))
-    ids = torch.arange(num // TOP_K * TOP_K, dtype=torch.int32, device="cuda").view(-1, 1, TOP_K)
-    x = np.random.default_rng(0).normal(0, 2, (1, HIDDEN)).astype(np.float32)
-    codes = codes_of(x)
-    rows = experts.empty_rows(TOP_K, HIDDEN, SIZE, "cuda")
+    shared = empty_slots(layout, 1, 1, "cuda")
+    shared.fill(0, raw, (1.0, 1.0, 1.0))
     bad = torch.zeros(1, dtype=torch.int32, device="cuda")
-    experts.gate_up(slots, codes, ids[0], rows)
-    experts.gate(slots, ids[0], rows, bad)
     row_bytes = [FORMATS[layout.formats[r]].row_bytes(layout.shape_of(r)[1]) for r in range(3)]
-    parts = {
-        "gate|up": (experts.gate_up, (slots, codes), TOP_K * SIZE * (row_bytes[0] + row_bytes[1])),
-        "down": (experts.down, (slots,), TOP_K * HIDDEN * row_bytes[2]),
-    }
     result = {"formats": layout.formats}
-    for part, (call, arguments, stored) in parts.items():
-        for tiling in EXPERT_TILINGS:
-            seconds = graph_time(
-                [lambda e=e, c=call, a=arguments, t=tiling: c(*a, e, rows, t) for e in ids]
-            )
-            label = f"{part} {tiling[0]}x{tiling[1]}"
-            result[label] = {"us": seconds * 1e6, "bytes_per_s": stored / seconds}
-    whole = [
-        lambda e=e: (
-            experts.gate_up(slots, codes, e, rows),
-            experts.gate(slots, e, rows, bad),
-            experts.down(slots, e, rows),
-        )
-        for e in ids
-    ]
-    seconds = graph_time(whole)
-    stored = sum(stored for _, _, stored in parts.values())
-    result["all three"] = {"us": seconds * 1e6, "bytes_per_s": stored / seconds}
+    for n in EXPERT_ROWS:
+        x = np.random.default_rng(0).normal(0, 2, (n, HIDDEN)).astype(np.float32)
+        codes, entries = codes_of(x), n * TOP_K
+        every = torch.arange(num // entries * entries, dtype=torch.int32, device="cuda")
+        ids = every.view(-1, n, TOP_K)
+        rows, shared_rows = zeroed_rows(entries, HIDDEN, SIZE), zeroed_rows(n, HIDDEN, SIZE)
+
+        def gate_up(e, codes=codes, rows=rows, shared_rows=shared_rows):
+            expert_window.gate_up_codes(slots, shared, codes, e, rows, shared_rows, bad)
+
+        def down(e, rows=rows, shared_rows=shared_rows):
+            expert_window.down_outputs(slots, shared, e, rows, shared_rows)
+
+        def both(e, gate_up=gate_up, down=down):
+            gate_up(e)
+            down(e)
+
+        gate_up(ids[0])
+        num_entries = entries + 1  # the shared expert is read once
+        sizes = (SIZE * (row_bytes[0] + row_bytes[1]), HIDDEN * row_bytes[2])
+        for part, call, stored in (
+            ("gate|up", gate_up, sizes[0]), ("down", down, sizes[1]), ("both", both, sum(sizes)),
+        ):  # fmt: skip
+            seconds = graph_time([lambda e=e, c=call: c(e) for e in ids])
+            rate = num_entries * stored / seconds
+            result[f"N={n} {part}"] = {"us": seconds * 1e6, "bytes_per_s": rate}
     return result
 
 
@@ -282,7 +283,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--formats", default=",".join(BLOCK_FORMATS))
     parser.add_argument("--json", default="")
-    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()

@@ -150,7 +150,7 @@ def shape_of(format_name: str, inner: int) -> dict[str, object]:
 
 def tiling_options(
     tiling: Tiling | None, num_panels: int, num_groups: int, num_rows: int = 1
-) -> tuple[int, dict[str, object]]:
+) -> tuple[int, dict[str, int]]:
     """TILE, and the options of a launch with a tiling; None chooses one by sizes."""
     if tiling is not None:
         slots, tile, is_pair = tiling

@@ -19,16 +19,20 @@ _CACHED = tl.constexpr("ld.global")
 def _declared(WORDS: tl.constexpr):
     """Address of WORDS words of shared memory."""
     if WORDS == 256:
-        ASM: tl.constexpr = "{ .shared .align 16 .b32 points[256]; mov.u32 $0, points; }"
+        return _address("{ .shared .align 16 .b32 points[256]; mov.u32 $0, points; }")
     elif WORDS == 512:
-        ASM: tl.constexpr = "{ .shared .align 16 .b32 points[512]; mov.u32 $0, points; }"
+        return _address("{ .shared .align 16 .b32 points[512]; mov.u32 $0, points; }")
     elif WORDS == 1024:
-        ASM: tl.constexpr = "{ .shared .align 16 .b32 points[1024]; mov.u32 $0, points; }"
+        return _address("{ .shared .align 16 .b32 points[1024]; mov.u32 $0, points; }")
     elif WORDS == 2048:
-        ASM: tl.constexpr = "{ .shared .align 16 .b32 points[2048]; mov.u32 $0, points; }"
+        return _address("{ .shared .align 16 .b32 points[2048]; mov.u32 $0, points; }")
     else:
         tl.static_assert(WORDS == 4096)
-        ASM: tl.constexpr = "{ .shared .align 16 .b32 points[4096]; mov.u32 $0, points; }"
+        return _address("{ .shared .align 16 .b32 points[4096]; mov.u32 $0, points; }")
+
+
+@triton.jit
+def _address(ASM: tl.constexpr):
     return tl.inline_asm_elementwise(ASM, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
