@@ -209,11 +209,14 @@ class Prompt:
             rows, alpha, beta, weights.constants, memory.memory, position,
             buffers.scan_scratch(_GDN), mixed,
         )  # fmt: skip
+        mixed_codes = None
+        if not weights.out.has_floats and spec.gdn_value_dim % 32 == 0:
+            mixed_codes = buffers.codes(f"codes.{mixed.shape[1]}", _GDN)
         gated_norm(
             mixed, z, weights.constants.gamma, spec.rms_eps,
-            is_silu_gate=spec.gdn_gate is Gate.SILU,
+            is_silu_gate=spec.gdn_gate is Gate.SILU, codes=mixed_codes, bad=bad,
         )  # fmt: skip
-        self._products(weights.out, mixed, buffers.rows("out"), _GDN, bad)
+        self._products(weights.out, mixed, buffers.rows("out"), _GDN, bad, mixed_codes)
 
     def _qsa(self, weights: QsaWeights, memory: object, position: int, bad: Tensor) -> None:
         """``out`` from ``x``; the rows become the cells from ``position`` on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import fields
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from tests.unit.gpu.prompt_inputs import poisoned_codes  # noqa: E402
 from tests.unit.gpu.row_codes import poison  # noqa: E402
 
 from strata.gpu.kernels import conv_prompt, delta_scan  # noqa: E402
@@ -20,12 +22,14 @@ from strata.gpu.kernels.gated_delta import (  # noqa: E402
     GdnMemory,
     gdn_window,
 )
+from strata.gpu.kernels.prompt_codes import empty_prompt_codes, quantize_prompt  # noqa: E402
 from strata.reference import gated_delta as reference  # noqa: E402
 from strata.reference.norms import l2_norm, rms_norm, sigmoid, silu, softplus  # noqa: E402
 
 EPS, KERNEL = 1e-6, 4
 # key heads, value heads, key width, value width
 SMALL, UNEVEN = (1, 2, 16, 32), (2, 2, 12, 20)
+IN_PARTS = (1, 2, 40, 32)  # keys wide enough for products of some values at a time
 
 
 class Layer:
@@ -104,8 +108,15 @@ def assert_within(actual: torch.Tensor, expected: np.ndarray, absolute: float, s
     assert (error / np.maximum(np.abs(expected), 1e-4)).max() <= share
 
 
-@pytest.mark.parametrize("geometry", [SMALL, UNEVEN])
-@pytest.mark.parametrize(("position", "num"), [(0, 64), (128, 130), (37, 20), (250, 75)])
+@pytest.mark.parametrize(
+    ("geometry", "position", "num"),
+    [
+        *itertools.product([SMALL, UNEVEN], [0], [64]),
+        *itertools.product([SMALL, UNEVEN, IN_PARTS], [128], [130]),
+        *itertools.product([SMALL, UNEVEN], [37], [20]),
+        *itertools.product([SMALL, IN_PARTS], [250], [75]),
+    ],
+)
 def test_a_chunk_is_the_reference_within_its_bounds(geometry, position, num, device) -> None:
     layer = Layer(geometry, num, device)
     layer.history[: max(KERNEL - 1 - position, 0)] = 0
@@ -178,3 +189,21 @@ def test_gated_norm(*, is_silu: bool, device: str) -> None:
     z = layer.z.astype(np.float64).reshape(rows.shape)
     expected = rms_norm(rows, layer.gamma, EPS) * (silu(z) if is_silu else sigmoid(z))
     np.testing.assert_allclose(out.cpu().numpy(), expected.reshape(5, -1), rtol=2e-6, atol=2e-6)
+
+
+def test_gated_norm_as_codes(device: str) -> None:
+    """Those of the rows that it would have written, which it leaves alone."""
+    layer = Layer(SMALL, 5, device)
+    rows = np.random.default_rng(0).standard_normal((5, layer.heads * layer.dv))
+    given = torch.tensor(rows, dtype=torch.float32, device=device)
+    out, z, gamma = given.clone(), layer.tensor(layer.z), layer.tensor(layer.gamma)
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+    codes = poisoned_codes(5, rows.shape[1], device)
+    delta_scan.gated_norm(given, z, gamma, EPS, is_silu_gate=False, codes=codes, bad=bad)
+    assert torch.equal(given, out)
+    delta_scan.gated_norm(out, z, gamma, EPS, is_silu_gate=False)
+    wanted = empty_prompt_codes(5, rows.shape[1], device)
+    quantize_prompt(out, wanted, bad)
+    for field in fields(wanted):
+        assert torch.equal(getattr(codes, field.name), getattr(wanted, field.name)), field.name
+    assert bad.item() == 0

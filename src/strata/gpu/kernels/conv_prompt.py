@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div
+from strata.gpu.kernels.arith import LAUNCH, div, silu
 from strata.gpu.kernels.causal_conv import conv_silu
 from strata.gpu.kernels.halves import split
 from strata.reference.norms import L2_EPS
@@ -132,21 +132,15 @@ def _conv_prompt_kernel(
     width = tl.where(is_normed, DK, DV)
     first = tl.where(is_normed, head * DK, 2 * KEY_HEADS * DK + (head - 2 * KEY_HEADS) * DV)
     mask = (row < num_rows) & (offs < width)
-    past = tl.cast(position, tl.int64)
-    x = conv_silu(
-        qkv_ptr,
-        ring_ptr,
-        conv_ptr,
-        first + offs,
-        mask,
-        row,
-        past,
-        CHANNELS,
-        1,
-        KERNEL,
-        RING,
-        STRIDE,
-    )
+    if tl.program_id(0) * ROWS >= KERNEL - 1:
+        x = _conv_own(
+            qkv_ptr, conv_ptr, first + offs, offs < width, mask, row, CHANNELS, KERNEL, STRIDE
+        )
+    else:
+        x = conv_silu(
+            qkv_ptr, ring_ptr, conv_ptr, first + offs, mask, row, tl.cast(position, tl.int64),
+            CHANNELS, 1, KERNEL, RING, STRIDE,
+        )  # fmt: skip
     if is_normed:
         x = x * div(1.0, tl.sqrt_rn(tl.sum(x * x, axis=1) + _L2_EPS))[:, None]
         high, low = split(x * _UNIT)
@@ -160,6 +154,20 @@ def _conv_prompt_kernel(
     else:
         keys: tl.constexpr = 2 * KEY_HEADS * DK
         tl.store(values_ptr + row * (CHANNELS - keys) + first - keys + offs, x, mask)
+
+
+@triton.jit
+def _conv_own(
+    rows_ptr, weight_ptr, channel, is_channel, mask, row, CHANNELS: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
+    """``conv_silu`` of rows that look back on none but rows of the chunk; the same bits."""
+    y = tl.zeros(mask.shape, tl.float32)
+    at = rows_ptr + row * STRIDE + channel
+    for tap in tl.static_range(KERNEL):
+        weight = tl.load(weight_ptr + tap * CHANNELS + channel, is_channel, 0.0)
+        y += weight * tl.load(at - (KERNEL - 1 - tap) * STRIDE, mask, 0.0)
+    return silu(y)
 
 
 @triton.jit(do_not_specialize=["first", "position"])

@@ -23,19 +23,26 @@ import triton.language as tl
 from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid, silu
 from strata.gpu.kernels.conv_prompt import UNIT
 from strata.gpu.kernels.gated_delta import softplus
-from strata.gpu.kernels.halves import dot_pairs, power_scale, split
+from strata.gpu.kernels.halves import add_pairs, dot_pairs, power_scale, split
+from strata.gpu.kernels.prompt_codes import store_prompt_codes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from strata.gpu.kernels.conv_prompt import MixedRows
     from strata.gpu.kernels.gated_delta import GdnConstants
+    from strata.gpu.kernels.prompt_codes import PromptCodes
 
 CHUNK = 64
 """Tokens of a chunk; prompts may be cut at its multiples."""
 
-# Value columns of one program of the walk, its warps, and chunks under way.
-WALK_COLUMNS, WALK_WARPS, WALK_STAGES = 32, 4, 1
+# Value columns of one program of the walk, its warps, and chunks under way: the fastest tried on
+# an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py): 2.06 ms with the launch before it,
+# 2.37 with one chunk under way. That was with the memory in one part, when registers were spilled
+# and a multiprocessor had room for one program.
+WALK_COLUMNS, WALK_WARPS, WALK_STAGES = 32, 4, 2
+# Parts of the key values that products take one after the other, so that nothing is spilled.
+WALK_PARTS, _PREPARE_PARTS = 2, 4
 _NORM_ROWS = 8
 _EXACT = tl.constexpr("tf32x3")
 _UNIT = tl.constexpr(UNIT)
@@ -112,20 +119,30 @@ def delta_scan(
         rows.queries, rows.keys, rows.queries.stride(0), alpha, beta, constants.dt_bias,
         constants.ssm_a, scratch.lower, scratch.inverse, scratch.within, scratch.rates,
         alpha.stride(0), beta.stride(0), first_row, num_rows, key_dim**-0.5,
-        **shape, num_warps=4, **LAUNCH,
+        **shape, PARTS=min(_PREPARE_PARTS, shape["DK_TILE"] // 16), num_warps=4, **LAUNCH,
     )  # fmt: skip
     columns = min(WALK_COLUMNS, max(16, triton.next_power_of_2(value_dim)))
     _walk_kernel[(heads, triton.cdiv(value_dim, columns))](
         rows.queries, rows.keys, rows.queries.stride(0), rows.values, memory, scratch.inverse,
         scratch.within, scratch.rates, out, first_row, num_rows, chunks, key_dim**-0.5, **shape,
-        DV=value_dim, COLUMNS=columns, num_warps=WALK_WARPS, num_stages=WALK_STAGES, **LAUNCH,
+        DV=value_dim, COLUMNS=columns, PARTS=min(WALK_PARTS, shape["DK_TILE"] // 16),
+        num_warps=WALK_WARPS, num_stages=WALK_STAGES, **LAUNCH,
     )  # fmt: skip
 
 
-def gated_norm(out: Tensor, z: Tensor, gamma: Tensor, eps: float, *, is_silu_gate: bool) -> None:
-    """out = rms norm of every head of ``out`` times sigmoid(z), in place.
+def gated_norm(
+    out: Tensor,
+    z: Tensor,
+    gamma: Tensor,
+    eps: float,
+    *,
+    is_silu_gate: bool,
+    codes: PromptCodes | None = None,
+    bad: Tensor | None = None,
+) -> None:
+    """out = rms norm of every head of ``out`` times sigmoid(z), in place or as codes only.
 
-    Bytes a row: 74 KB at 48 heads of 128. Grid: tiles of 8 heads of any rows.
+    Bytes a row: 74 KB at 48 heads of 128, as codes 57 KB. Grid: tiles of 8 heads of any rows.
 
     Args:
         out: [N, Hv * Dv] float32.
@@ -133,11 +150,17 @@ def gated_norm(out: Tensor, z: Tensor, gamma: Tensor, eps: float, *, is_silu_gat
         gamma: [Dv] float32.
         eps: of the norm.
         is_silu_gate: silu in place of sigmoid.
+        codes: room for N rows, which then are not written to ``out``; only where Dv is a multiple
+            of 32.
+        bad: [1] int32, becomes 1 when a value is NaN or infinite; with ``codes``.
     """
     width = len(gamma)
     count = out.numel() // width
+    fields: tuple[Tensor | None, ...] = (None, None, None, None)
+    if codes is not None:
+        fields = (codes.codes, codes.scales, codes.scaled_sums, codes.scaled_half_sums)
     _scan_norm_kernel[(triton.cdiv(count, _NORM_ROWS),)](
-        out, z, gamma, count, z.stride(0), eps, HEADS=out.shape[1] // width, DV=width,
+        out, z, gamma, *fields, bad, count, z.stride(0), eps, HEADS=out.shape[1] // width, DV=width,
         DV_TILE=triton.next_power_of_2(width), ROWS=_NORM_ROWS, IS_SILU=is_silu_gate, num_warps=4,
         **LAUNCH,
     )  # fmt: skip
@@ -148,11 +171,12 @@ def _prepare_kernel(
     queries_ptr, keys_ptr, plane, alpha_ptr, beta_ptr, dt_ptr, a_ptr, lower_ptr, inverse_ptr,
     within_ptr, rates_ptr, alpha_stride, beta_stride, first_row, num_rows, scale,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, DK: tl.constexpr, DK_TILE: tl.constexpr,
-    C: tl.constexpr, ROOM: tl.constexpr,
+    C: tl.constexpr, ROOM: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
+    PART: tl.constexpr = DK_TILE // PARTS
     chunk, head = tl.program_id(0), tl.program_id(1)
     offs = tl.arange(0, C)
-    offs_k = tl.arange(0, DK_TILE)
+    offs_k = tl.arange(0, PART)
     row = first_row + chunk * C + offs
     is_row = (row >= 0) & (row < num_rows)
     alpha = tl.load(alpha_ptr + row * alpha_stride + head, is_row, 0.0)
@@ -166,22 +190,26 @@ def _prepare_kernel(
     tl.store(at_rates + HEADS * ROOM * C, exp(total.to(tl.float32)))
     tl.store(at_rates + 2 * HEADS * ROOM * C, exp((end - total).to(tl.float32)))
 
-    is_key = is_row[:, None] & (offs_k < DK)[None, :]
-    at = (row[:, None] * KEY_HEADS + head % KEY_HEADS) * DK + offs_k[None, :]
-    k_hi = tl.load(keys_ptr + at, is_key, 0.0)
-    k_lo = tl.load(keys_ptr + plane + at, is_key, 0.0)
+    # Some key values at a time: more of them would not fit the registers.
+    lower = tl.zeros([C, C], tl.float32)
+    within = tl.zeros([C, C], tl.float32)
+    for part in tl.static_range(PARTS):
+        value = part * PART + offs_k
+        is_key = is_row[:, None] & (value < DK)[None, :]
+        at = (row[:, None] * KEY_HEADS + head % KEY_HEADS) * DK + value[None, :]
+        k_hi, k_lo = _load_pair(keys_ptr, plane, at, is_key)
+        lower = add_pairs(k_hi, k_lo, tl.trans(k_hi), tl.trans(k_lo), lower)
+        q_hi, q_lo = _load_pair(queries_ptr, plane, at, is_key)
+        within = add_pairs(q_hi, q_lo, tl.trans(k_hi), tl.trans(k_lo), within)
     not_after = offs[:, None] >= offs[None, :]
     exponent = tl.where(not_after, total[:, None] - total[None, :], 0.0).to(tl.float32)
     decay = tl.where(not_after, exp(exponent), 0.0) * (_PER_UNIT * _PER_UNIT)
     base = (head * ROOM + chunk).to(tl.int64) * C * C
     square = offs[:, None] * C + offs[None, :]
-    lower = dot_pairs(k_hi, k_lo, tl.trans(k_hi), tl.trans(k_lo)) * decay * rate[:, None]
+    lower = lower * decay * rate[:, None]
     is_before = offs[:, None] > offs[None, :]
     tl.store(lower_ptr + base + square, tl.where(is_before, lower, 0.0))
-    q_hi = tl.load(queries_ptr + at, is_key, 0.0)
-    q_lo = tl.load(queries_ptr + plane + at, is_key, 0.0)
-    within = dot_pairs(q_hi, q_lo, tl.trans(k_hi), tl.trans(k_lo)) * decay * scale
-    high, low = split(within * _UNIT)
+    high, low = split(within * decay * scale * _UNIT)
     tl.store(within_ptr + 2 * base + square, high)
     tl.store(within_ptr + 2 * base + C * C + square, low)
     tl.debug_barrier()
@@ -232,14 +260,19 @@ def _walk_kernel(
     queries_ptr, keys_ptr, plane, values_ptr, memory_ptr, inverse_ptr, within_ptr, rates_ptr,
     out_ptr, first_row, num_rows, num_chunks, scale, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
     DK: tl.constexpr, DK_TILE: tl.constexpr, C: tl.constexpr, ROOM: tl.constexpr, DV: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    COLUMNS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
+    # The memory is PARTS tensors of some key values each: one product's operands then leave room
+    # in the registers for the next one's.
+    PART: tl.constexpr = DK_TILE // PARTS
     head = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    offs_k = tl.arange(0, DK_TILE)
+    offs_k = tl.arange(0, PART)
     at_memory = memory_ptr + (head * DK + offs_k[:, None]) * DV + column
-    is_memory = (offs_k < DK)[:, None] & (column < DV)
-    memory = tl.load(at_memory, is_memory, 0.0)
+    memory = ()
+    for part in tl.static_range(PARTS):
+        is_memory = (part * PART + offs_k < DK)[:, None] & (column < DV)
+        memory = memory + (tl.load(at_memory + part * PART * DV, is_memory, 0.0),)
     at = head % KEY_HEADS * DK
     queries_ptr += at
     keys_ptr += at
@@ -253,7 +286,7 @@ def _walk_kernel(
             memory = _walk_chunk(
                 memory, queries_ptr, keys_ptr, plane, values_ptr, inverse_ptr + base,
                 within_ptr + base, rates_ptr, out_ptr, column, offs_k, chunk, first_row, num_rows,
-                scale, KEY_HEADS, HEADS, DK, C, ROOM, DV,
+                scale, KEY_HEADS, HEADS, DK, C, ROOM, DV, PARTS, PART,
             )  # fmt: skip
             chunk += 1
     else:
@@ -261,9 +294,17 @@ def _walk_kernel(
             memory = _walk_chunk(
                 memory, queries_ptr, keys_ptr, plane, values_ptr, inverse_ptr + base,
                 within_ptr + base, rates_ptr, out_ptr, column, offs_k, chunk, first_row, num_rows,
-                scale, KEY_HEADS, HEADS, DK, C, ROOM, DV,
+                scale, KEY_HEADS, HEADS, DK, C, ROOM, DV, PARTS, PART,
             )  # fmt: skip
-    tl.store(at_memory, memory, is_memory)
+    for part in tl.static_range(PARTS):
+        is_memory = (part * PART + offs_k < DK)[:, None] & (column < DV)
+        tl.store(at_memory + part * PART * DV, memory[part], is_memory)
+
+
+@triton.jit
+def _load_pair(ptr, plane, at, mask):
+    """High and low halves."""
+    return tl.load(ptr + at, mask, 0.0), tl.load(ptr + plane + at, mask, 0.0)
 
 
 @triton.jit
@@ -271,12 +312,12 @@ def _walk_chunk(
     memory, queries_ptr, keys_ptr, plane, values_ptr, inverse_ptr, within_ptr, rates_ptr, out_ptr,
     column, offs_k, chunk, first_row, num_rows, scale, KEY_HEADS: tl.constexpr,
     HEADS: tl.constexpr, DK: tl.constexpr, C: tl.constexpr, ROOM: tl.constexpr, DV: tl.constexpr,
+    PARTS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """The memory [Dk, columns] after a chunk; stores what its rows read. Pointers: of the head."""
     offs = tl.arange(0, C)
     row = first_row + chunk * C + offs
     is_row = (row >= 0) & (row < num_rows)
-    is_key = is_row[:, None] & (offs_k < DK)[None, :]
     at = row[:, None] * (KEY_HEADS * DK) + offs_k[None, :]
     square = chunk * (2 * C * C) + offs[:, None] * C + offs[None, :]
     is_value = is_row[:, None] & (column < DV)
@@ -286,38 +327,50 @@ def _walk_chunk(
     until = tl.load(rates_ptr + (2 * HEADS * ROOM + chunk) * C + offs)[:, None]
     kept = tl.load(rates_ptr + (HEADS * ROOM + chunk) * C + C - 1)
 
-    up, down = power_scale(tl.max(tl.abs(memory)))
-    m_hi, m_lo = split(memory * up)
+    largest = tl.max(tl.abs(memory[0]))
+    for part in tl.static_range(1, PARTS):
+        largest = tl.maximum(largest, tl.max(tl.abs(memory[part])))
+    up, down = power_scale(largest)
     down *= _PER_UNIT
-    k_hi = tl.load(keys_ptr + at, is_key, 0.0)
-    k_lo = tl.load(keys_ptr + plane + at, is_key, 0.0)
-    predicted = dot_pairs(k_hi, k_lo, m_hi, m_lo) * (since * down)
+    predicted = tl.zeros([C, column.shape[1]], tl.float32)
+    read = tl.zeros([C, column.shape[1]], tl.float32)
+    keys = ()
+    for part in tl.static_range(PARTS):
+        is_key = is_row[:, None] & (part * PART + offs_k < DK)[None, :]
+        m_hi, m_lo = split(memory[part] * up)
+        k_hi, k_lo = _load_pair(keys_ptr, plane, at + part * PART, is_key)
+        keys = keys + (k_hi, k_lo)
+        predicted = add_pairs(k_hi, k_lo, m_hi, m_lo, predicted)
+        q_hi, q_lo = _load_pair(queries_ptr, plane, at + part * PART, is_key)
+        read = add_pairs(q_hi, q_lo, m_hi, m_lo, read)
     v = tl.load(values_ptr + at_value, is_value, 0.0)
-    wanted = rate * (v - predicted)
-    q_hi = tl.load(queries_ptr + at, is_key, 0.0)
-    q_lo = tl.load(queries_ptr + plane + at, is_key, 0.0)
-    read = dot_pairs(q_hi, q_lo, m_hi, m_lo) * (since * (down * scale))
+    wanted = rate * (v - predicted * (since * down))
+    read *= since * (down * scale)
 
     # A correction is at most the sum of 64 of the wanted: the same power serves both.
     up, down = power_scale(tl.max(tl.abs(wanted)))
     w_hi, w_lo = split(wanted * up)
     down *= _PER_UNIT
-    t_hi = tl.load(inverse_ptr + square)
-    t_lo = tl.load(inverse_ptr + C * C + square)
+    t_hi, t_lo = tl.load(inverse_ptr + square), tl.load(inverse_ptr + C * C + square)
     delta = dot_pairs(t_hi, t_lo, w_hi, w_lo) * _PER_UNIT
     d_hi, d_lo = split(delta)
-    p_hi = tl.load(within_ptr + square)
-    p_lo = tl.load(within_ptr + C * C + square)
+    p_hi, p_lo = tl.load(within_ptr + square), tl.load(within_ptr + C * C + square)
     read += dot_pairs(p_hi, p_lo, d_hi, d_lo) * down
     tl.store(out_ptr + at_value, read, is_value)
     u_hi, u_lo = split(delta * until)
-    return memory * kept + dot_pairs(tl.trans(k_hi), tl.trans(k_lo), u_hi, u_lo) * down
+    new_memory = ()
+    for part in tl.static_range(PARTS):
+        k_hi, k_lo = keys[2 * part], keys[2 * part + 1]
+        learned = dot_pairs(tl.trans(k_hi), tl.trans(k_lo), u_hi, u_lo)
+        new_memory = new_memory + (memory[part] * kept + learned * down,)
+    return new_memory
 
 
 @triton.jit
 def _scan_norm_kernel(
-    out_ptr, z_ptr, gamma_ptr, count, z_stride, eps, HEADS: tl.constexpr, DV: tl.constexpr,
-    DV_TILE: tl.constexpr, ROWS: tl.constexpr, IS_SILU: tl.constexpr,
+    out_ptr, z_ptr, gamma_ptr, codes_ptr, scales_ptr, scaled_ptr, halves_ptr, bad_ptr, count,
+    z_stride, eps, HEADS: tl.constexpr, DV: tl.constexpr, DV_TILE: tl.constexpr,
+    ROWS: tl.constexpr, IS_SILU: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     offs = tl.arange(0, DV_TILE)[None, :]
@@ -327,4 +380,13 @@ def _scan_norm_kernel(
     inverse = div(1.0, tl.sqrt_rn(div(tl.sum(x * x, axis=1), DV) + eps))[:, None]
     gate = silu(z) if IS_SILU else sigmoid(z)
     gamma = tl.load(gamma_ptr + offs, offs < DV, 0.0)
-    tl.store(out_ptr + row * DV + offs, x * inverse * gamma * gate, mask)
+    x = x * inverse * gamma * gate
+    if codes_ptr is not None:
+        # Heads of a row lie end to end, so a head is a row of its own here.
+        head = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        store_prompt_codes(
+            x, head, head < count, 0, codes_ptr, scales_ptr, scaled_ptr, halves_ptr, bad_ptr,
+            DV // 32, ROWS, DV_TILE // 32,
+        )  # fmt: skip
+    else:
+        tl.store(out_ptr + row * DV + offs, x, mask)

@@ -40,6 +40,14 @@ def dot_pairs(a_hi, a_lo, b_hi, b_lo):
 
 
 @triton.jit
+def add_pairs(a_hi, a_lo, b_hi, b_lo, total):
+    """total + a @ b."""
+    total = tl.dot(a_hi, b_lo, total)
+    total = tl.dot(a_lo, b_hi, total)
+    return tl.dot(a_hi, b_hi, total)
+
+
+@triton.jit
 def power_scale(largest):
     """Power of two that brings ``largest`` (at least 0) to 256 .. 512, and its inverse."""
     exponent = (largest.to(tl.int32, bitcast=True) >> 23) & 255
