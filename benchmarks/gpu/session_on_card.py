@@ -6,9 +6,10 @@
         [--out FILE.json]
 
 ``equal`` writes tiny models and needs the compiled extension; without it only the card's own
-promises are compared. ``speed`` makes its model in memory. Kernels of every row count are compiled
-by processes of their own beforehand. "floor" is the bytes a window reads, once, at the card's copy
-speed.
+promises are compared. ``speed`` makes its model in memory. Kernels are compiled by processes of
+their own beforehand. All plain times come first, each when it is known, then the file, then with
+``--profile`` the kernels of each case, prompts first. "floor" is the bytes a window reads, once, at
+the card's copy speed.
 """
 
 from __future__ import annotations
@@ -240,7 +241,7 @@ def random_prompt(spec, length: int):
     return np.random.default_rng(5).integers(0, spec.vocab_size, length).astype(np.int32)
 
 
-def measure_prompt(session, spec, length: int, *, has_profile: bool) -> dict[str, float]:
+def measure_prompt(session, spec, length: int) -> dict[str, float]:
     """Tokens a second of a prompt from position 0, best of two; and how long its launches take."""
     prompt, walls, launches = random_prompt(spec, length), [], []
     reader = session._reader
@@ -264,21 +265,26 @@ def measure_prompt(session, spec, length: int, *, has_profile: bool) -> dict[str
     wall = min(walls[1:])
     print(f"prompt of {length:6}: {length / wall:8.0f} tokens/s, {wall * 1e3:8.1f} ms; launching "
           f"{1e3 * sum(launches):.1f} ms, {len(launches)} chunks", flush=True)  # fmt: skip
-    if has_profile:
-        profile_prompt(session, prompt)
     return {"tokens": length, "seconds": wall, "launch_seconds": sum(launches)}
 
 
 def compile_ahead(args) -> None:
-    """Fills Triton's cache: a process for each row count, over four layers of each kind."""
+    """Fills Triton's cache: a process for each case, over the first four layers."""
     begin = time.perf_counter()
     own = [sys.executable, __file__, "speed", "--layers", "4", "--only-compile", "--kv", args.kv,
-           "--geometry", args.geometry, "--mix", args.mix, "--contexts", args.contexts]  # fmt: skip
-    running = [
-        subprocess.Popen([*own, "--rows", rows, "--prompts", ""]) for rows in args.rows.split(",")
+           "--geometry", args.geometry, "--mix", args.mix]  # fmt: skip
+    contexts = args.contexts.split(",")
+    cases = [
+        ["--rows", rows, "--prompts", "", "--contexts", context]
+        for rows, context in itertools.product(args.rows.split(","), contexts)
+        if rows
     ]
-    running.append(subprocess.Popen([*own, "--rows", "", "--prompts", args.prompts]))
-    for process in running:
+    cases += [
+        ["--rows", "", "--prompts", length, "--contexts", contexts[0]]
+        for length in args.prompts.split(",")
+        if length
+    ]
+    for process in [subprocess.Popen([*own, *case]) for case in cases]:
         if process.wait() != 0:
             print("compiling ahead failed; kernels are compiled when they are first used")
     print(f"kernels compiled in {time.perf_counter() - begin:.0f} s", flush=True)
@@ -311,30 +317,31 @@ def speed(args) -> None:
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {args.geometry} "
               f"{args.mix}, {spec.num_layers} layers, kv {args.kv}; loaded in "
               f"{time.perf_counter() - begin:.0f} s")  # fmt: skip
-        print(plan.table())
+        print(plan.table(), flush=True)
         results = []
+        rows_wanted = [int(n) for n in args.rows.split(",") if n]
         for context in contexts:
-            for rows in map(int, args.rows.split(",")):
+            for rows in rows_wanted:
                 found = measure(session, spec, rows, context)
                 floor = window_bytes(spec, plan, rows, context) / COPY_BYTES_PER_S * 1e3
                 results.append({"rows": rows, "context": context, "floor_ms": floor, **found})
                 print(f"context {context:7}, rows {rows}: window {found['wall_ms']:7.3f} ms, card "
                       f"{found['card_ms']:7.3f} ms, floor {floor:6.3f} ms; one row a window: "
                       f"{1e3 / found['wall_ms']:6.1f} tokens/s", flush=True)  # fmt: skip
-                if args.profile:
-                    profile(session, rows, context)
         peak = torch.cuda.max_memory_allocated()
         print(f"peak: {loading / 2**30:.3f} GiB while loading, {peak / 2**30:.3f} GiB in all; "
-              f"planned {plan.total_bytes / 2**30:.3f} GiB")  # fmt: skip
-        prompts = [
-            measure_prompt(session, spec, length, has_profile=args.profile) for length in lengths
-        ]
+              f"planned {plan.total_bytes / 2**30:.3f} GiB", flush=True)  # fmt: skip
+        prompts = [measure_prompt(session, spec, length) for length in lengths]
         if args.out:
             Path(args.out).write_text(json.dumps(
                 {"device": torch.cuda.get_device_name(), "geometry": args.geometry,
                  "mix": args.mix, "layers": spec.num_layers, "kv": args.kv,
                  "peak_bytes": peak, "planned_bytes": plan.total_bytes,
                  "prompts": prompts, "windows": results}, indent=1))  # fmt: skip
+        for length in lengths if args.profile else ():
+            profile_prompt(session, random_prompt(spec, length))
+        for context, rows in itertools.product(contexts, rows_wanted if args.profile else ()):
+            profile(session, rows, context)
 
 
 def main() -> None:
