@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels.attention_prompt import attend_prompt
-from strata.gpu.kernels.bf16_prompt import bf16_prompt_product, split_rows
+from strata.gpu.kernels.bf16_prompt import bf16_prompt_product
 from strata.gpu.kernels.conv_prompt import conv_prompt
 from strata.gpu.kernels.delta_scan import delta_scan, gated_norm
 from strata.gpu.kernels.expand import expand, expand_slots
@@ -172,7 +172,7 @@ class Prompt:
         inverse, inject = buffers.rows("inverse"), buffers.rows("inject")
         parts = buffers.rows("low_parts", _READ)
         sums = buffers.rows("sums", _READ)[:, : len(streams), : down.num_rows]
-        down_prompt(streams, inverse, hc.norm, down, buffers.rows("down", _READ), sums)
+        down_prompt(streams, inverse, hc.norm, down, buffers.rows("plain", _READ), sums)
         between_prompt(sums, hc.down_inject.columns, parts, inject)
         up_mix_prompt(
             parts, up, streams, inverse, hc.norm, buffers.rows("x"), buffers.codes("codes.x"), bad
@@ -342,9 +342,7 @@ class Prompt:
         for matrix, column in matrices.launches:
             columns = out[:, column : column + matrix.num_rows]
             if isinstance(matrix, FloatMatrix) and is_split(matrix.format_name, matrix.inner):
-                parts = self._buffers.rows(f"parts.{matrix.inner}", phase)
-                split_rows(x, parts)
-                bf16_prompt_product(matrix, parts, len(x), columns)
+                bf16_prompt_product(matrix, x, self._buffers.rows("plain", phase), columns)
             elif isinstance(matrix, FloatMatrix):
                 float_prompt_product(matrix, x, columns)
             else:

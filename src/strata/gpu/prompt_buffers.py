@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _CODE_FIELDS = ("codes", "scales", "scaled_sums", "scaled_half_sums")
 # Buffers that have no rows of the chunk in their first dimension.
 _WHOLE = ("weights", "scores", "candidates", "lower", "inverse", "within", "rates", "order",
-          "counts", "offsets", "tiles", "histogram", "outputs", "gated", "inputs", "down", "sums",
+          "counts", "offsets", "tiles", "histogram", "outputs", "gated", "inputs", "plain", "sums",
           "last")  # fmt: skip
 _IN_PLANES = (torch.float16, torch.bfloat16)  # [2 or 3, N, ...]: parts of numbers
 

@@ -127,14 +127,14 @@ def prompt_shapes(spec: ModelSpec, layout: ModelLayout, capacity: int, chunk: in
         own = [layer for layer in layers if layer.kind is kind]
         if own:
             shapes["projected"] = Shape((n, _width(layer.projections for layer in own)))
-            shapes |= _weights((b for layer in own for b in (layer.projections, layer.out)), n)
+            shapes |= _weights(b for layer in own for b in (layer.projections, layer.out))
             phases[kind.value] = shapes
     ples = [layer.ple for layer in layers if layer.ple is not None]
     if ples:
         rows = Shape((min(n, NGRAM_ROWS), hyper))
         phases["ple"] = {"projected": Shape((n, _width(ples))), "gated": rows, "inputs": rows}
         phases["ple"] |= codes_shapes(f"codes.{ngram_width(spec)}", n, ngram_width(spec))
-        phases["ple"] |= _weights(ples, n)
+        phases["ple"] |= _weights(ples)
     return PromptShapes(kept, phases)
 
 
@@ -175,7 +175,7 @@ def expert_bytes(experts: ExpertsLayout, num: int) -> int:
 
 
 def is_split(format_name: str, inner: int) -> bool:
-    """Whether a matrix's products are made from rows split into bfloat16."""
+    """Whether a matrix's products are made from rows that are cut into bfloat16."""
     return format_name == "BF16" and inner % 32 == 0
 
 
@@ -194,17 +194,21 @@ def _width(bundles: Iterable[Bundle]) -> int:
     return max((bundle.width for bundle in bundles), default=0)
 
 
-def _weights(bundles: Iterable[Bundle], num_rows: int) -> Shapes:
-    """Room for the largest expanded matrix of these, and for rows split for BF16 matrices."""
+def _weights(bundles: Iterable[Bundle]) -> Shapes:
+    """Room for the largest expanded matrix of these, and for the largest BF16 one."""
     launches = [launch for bundle in bundles for launch in bundle.launches]
     sizes = [
         expanded_bytes(launch.format_name, 1, launch.num_rows, launch.inner)
         for launch in launches
         if not launch.is_float
     ]
-    split = {launch.inner for launch in launches if is_split(launch.format_name, launch.inner)}
-    parts = {f"parts.{inner}": Shape((BF16_PARTS, num_rows, inner), "bfloat16") for inner in split}
-    return {"weights": Shape((max(sizes, default=0),), "uint8")} | parts
+    plain = [
+        launch.num_rows * launch.inner
+        for launch in launches
+        if is_split(launch.format_name, launch.inner)
+    ]
+    shapes: Shapes = {"weights": Shape((max(sizes, default=0),), "uint8")}
+    return shapes | ({"plain": Shape((max(plain),), "bfloat16")} if plain else {})
 
 
 def _read_shapes(
@@ -221,11 +225,12 @@ def _read_shapes(
         }
         for size in (hyper, rank):
             shapes |= codes_shapes(f"codes.{size}", n, size)
-        shapes |= _weights((b for hc in stepwise for b in (hc.down_inject, hc.up)), n)
+        shapes |= _weights(b for hc in stepwise for b in (hc.down_inject, hc.up))
     if fused:
         width = max(hc.down_inject.launches[0].num_rows for hc in fused)
+        room = max(width * hyper, *shapes.get("plain", Shape((0,))).sizes)
         shapes |= {
-            "down": Shape((width, hyper), "bfloat16"),
+            "plain": Shape((room,), "bfloat16"),
             "sums": Shape((spec.num_streams, n, width)),
             "low_parts": Shape((BF16_PARTS, n, rank), "bfloat16"),
         }
@@ -285,6 +290,6 @@ def _moe_shapes(spec: ModelSpec, layout: ModelLayout, n: int) -> Shapes:
     experts = [layer.experts for layer in layout.layers]
     sizes = [expert_bytes(layer, experts_at_a_time(layer, n)) for layer in experts]
     sizes += [expert_bytes(layer.shared, 1) for layer in layout.layers]
-    shapes |= _weights([layer.routers for layer in layout.layers], n)
+    shapes |= _weights([layer.routers for layer in layout.layers])
     shapes["weights"] = Shape((max(*sizes, *shapes["weights"].sizes),), "uint8")
     return shapes

@@ -10,7 +10,8 @@ pytest.importorskip("triton")
 from tests.unit.gpu.row_codes import poison  # noqa: E402
 
 from strata.gpu.float_matrix import FloatMatrix, pack_floats  # noqa: E402
-from strata.gpu.kernels.bf16_prompt import PARTS, bf16_prompt_product, split_rows  # noqa: E402
+from strata.gpu.kernels import bf16_prompt  # noqa: E402
+from strata.gpu.kernels.bf16_prompt import bf16_prompt_product  # noqa: E402
 
 
 def _matrix(num_rows: int, inner: int, device: str) -> tuple[FloatMatrix, np.ndarray]:
@@ -23,12 +24,10 @@ def _matrix(num_rows: int, inner: int, device: str) -> tuple[FloatMatrix, np.nda
 def _product(matrix: FloatMatrix, x: np.ndarray, device: str) -> torch.Tensor:
     wide = poison(device, len(x), matrix.inner + 8)
     wide[:, 4:-4] = torch.from_numpy(x).to(device)
-    parts = torch.full(
-        (PARTS, len(x) + 3, matrix.inner), torch.nan, dtype=torch.bfloat16, device=device
-    )
-    split_rows(wide[:, 4:-4], parts)
+    size = matrix.num_rows * matrix.inner + 5
+    room = torch.full((size,), torch.nan, dtype=torch.bfloat16, device=device)
     out = poison(device, len(x), matrix.num_rows + 5)
-    bf16_prompt_product(matrix, parts, len(x), out[:, 2:-3])
+    bf16_prompt_product(matrix, wide[:, 4:-4], room, out[:, 2:-3])
     assert out[:, :2].isnan().all()
     assert out[:, -3:].isnan().all()
     return out[:, 2:-3]
@@ -48,9 +47,13 @@ def test_products_are_those_of_float64(
     assert (np.abs(found - expected) / scale).max() < 1e-6
 
 
-def test_a_row_has_its_bits_alone(device: str) -> None:
+def test_a_row_has_its_bits_alone_and_in_any_tile(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix, _ = _matrix(20, 64, device)
     x = np.random.default_rng().normal(0, 3, (130, 64)).astype(np.float32)
     whole = _product(matrix, x, device)
     for first, end in ((0, 1), (64, 130), (129, 130)):
         assert torch.equal(_product(matrix, x[first:end], device), whole[first:end])
+    monkeypatch.setattr(bf16_prompt, "_LEAST_TILES", 0)
+    assert torch.equal(_product(matrix, x, device), whole)

@@ -2,8 +2,9 @@
 
 A float32 activation is the exact sum of three bfloat16 (8 bits each), so three products of a matrix
 instruction lose nothing but the rounding of sums; that is seven times as fast as the fixed order of
-``float_prompt``, which plain matrices have in decode windows. Where a prompt is cut changes no bit,
-since a row's sums do not depend on the others.
+``float_prompt``, which plain matrices have in decode windows. Activations are read as they are and
+cut in the registers. Where a prompt is cut changes no bit, since a row's sums do not depend on the
+others; nor does the tile, since a result is the same chain of matrix instructions in any.
 
 Reference: a product in float64.
 """
@@ -26,50 +27,19 @@ if TYPE_CHECKING:
 PARTS = 3
 """Parts of an activation."""
 
-# Rows of activations and of weights of a tile; values of a step: one load of the packed matrix.
-_TOKENS, _ROWS, _WARPS, _STAGES = 128, 128, 8, 3
-_STEP = tl.constexpr(32)
-_SPLIT_ROWS, _SPLIT_COLUMNS = 8, 256
+# Tiles: rows of activations and of weights, warps, steps under way. The large one makes half the
+# small one's reads; with few rows, or few weights, it would leave most of a card idle. Compiled for
+# sm_90 (compiled_prompt.py): 214 and 128 registers, nothing spilled, 3.0 and 4.8 instructions for
+# each of the matrix unit. Not measured on a card yet.
+LARGE, SMALL = (128, 128, 8, 3), (64, 64, 4, 3)
+# The large one is taken from so many tiles on: two for each multiprocessor of an H200.
+_LEAST_TILES = 264
+_STEP = tl.constexpr(32)  # values of a step
 _UNPACK_LOADS = 8
 
 
-def split_rows(x: Tensor, parts: Tensor) -> None:
-    """parts = the high, middle and low bfloat16 of ``x``, values in the order of packed matrices.
-
-    Bytes a row: 10 for each value. Grid: (tiles of 8 rows, tiles of 256 columns).
-
-    Args:
-        x: [T, inner] float32, rows of any stride; inner a multiple of 32.
-        parts: [3, at least T, inner] bfloat16.
-    """
-    num_rows, inner = x.shape
-    grid = (triton.cdiv(num_rows, _SPLIT_ROWS), triton.cdiv(inner, _SPLIT_COLUMNS))
-    _split_kernel[grid](
-        x, x.stride(0), parts, parts.stride(0), num_rows, INNER=inner, ROWS=_SPLIT_ROWS,
-        COLUMNS=_SPLIT_COLUMNS, num_warps=4, **LAUNCH,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["num_rows"])
-def _split_kernel(
-    x_ptr, x_stride, parts_ptr, plane, num_rows, INNER: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-    place = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    mask = (row < num_rows) & (place < INNER)
-    # A load of a packed row has the values of each of four sums side by side.
-    column = place // 32 * 32 + place % 8 * 4 + place % 32 // 8
-    x = tl.load(x_ptr + row * x_stride + column, mask, 0.0)
-    at = parts_ptr + row * INNER + place
-    high, middle, low = cut_value(x)
-    tl.store(at, high, mask)
-    tl.store(at + plane, middle, mask)
-    tl.store(at + 2 * plane, low, mask)
-
-
 def unpack_bf16(weights: FloatMatrix, out: Tensor) -> None:
-    """out = the matrix as its file has it; a product that reads rows as they lie needs it so.
+    """out = the matrix as its file has it, whose rows lie as those of activations do.
 
     Bytes: those of the matrix, twice. Grid: (panels, loads / 8).
 
@@ -85,6 +55,52 @@ def unpack_bf16(weights: FloatMatrix, out: Tensor) -> None:
     )  # fmt: skip
 
 
+def bf16_prompt_product(weights: FloatMatrix, x: Tensor, room: Tensor, out: Tensor) -> None:
+    """out[t] = weights x[t].
+
+    Bytes a row: 4 for each value, once for each tile of weight rows. Grid: tiles of activations
+    times tiles of weight rows, neighbours share activations.
+
+    Args:
+        weights: a BF16 matrix of ``inner`` columns, a multiple of 32.
+        x: [T, inner] float32, rows of any stride.
+        room: flat bfloat16 of at least the matrix's size, scratch.
+        out: [T, num_rows] float32, rows of any stride.
+    """
+    rows = room[: weights.num_rows * weights.inner].view(weights.num_rows, weights.inner)
+    unpack_bf16(weights, rows)
+    launch_product(x, None, None, rows, out[None], 1)
+
+
+def launch_product(
+    x: Tensor,
+    gamma: Tensor | None,
+    inverse: Tensor | None,
+    weights: Tensor,
+    out: Tensor,
+    num_streams: int,
+) -> None:
+    """out[s, t] = inverse[t, s] * (weights of s . (gamma of s * x[t] of s)) for streams s.
+
+    Args:
+        x: [T, S * D] float32, rows of any stride; D a multiple of 32.
+        gamma: [S * D] float32; None is one.
+        inverse: [T, S] float32; None is one.
+        weights: [R, S * D] bfloat16, contiguous.
+        out: [S, T, R] float32, columns side by side.
+        num_streams: S.
+    """
+    num_tokens, num_rows = len(x), len(weights)
+    large = triton.cdiv(num_tokens, LARGE[0]) * triton.cdiv(num_rows, LARGE[1]) * num_streams
+    tokens, tile, warps, stages = LARGE if large >= _LEAST_TILES else SMALL
+    tiles = triton.cdiv(num_tokens, tokens) * triton.cdiv(num_rows, tile)
+    _bf16_kernel[(tiles, num_streams)](
+        x, x.stride(0), gamma, inverse, weights, out, out.stride(0), out.stride(1), num_tokens,
+        num_rows, INNER=x.shape[1] // num_streams, STREAMS=num_streams, TOKENS=tokens, ROWS=tile,
+        STAGES=stages, num_warps=warps, **LAUNCH,
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _unpack_kernel(
     panels_ptr, out_ptr, num_rows, INNER: tl.constexpr, LOADS: tl.constexpr, TILE: tl.constexpr
@@ -92,32 +108,11 @@ def _unpack_kernel(
     panel = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, TILE * 256)
     load = tl.program_id(1) * TILE + offs // 256
+    # A load of a packed row has the values of each of four sums side by side.
     row, place = panel * 8 + offs % 256 // 32, offs % 32
     mask = (load < INNER // 32) & (row < num_rows)
     values = tl.load(panels_ptr + (panel * LOADS + load) * 256 + offs % 256, mask, 0)
     tl.store(out_ptr + row * INNER + load * 32 + place % 8 * 4 + place // 8, values, mask)
-
-
-def bf16_prompt_product(weights: FloatMatrix, parts: Tensor, num_tokens: int, out: Tensor) -> None:
-    """out[t] = weights x[t] for every row that was split.
-
-    Grid: tiles of 128 rows of activations times tiles of 128 weight rows, neighbours share
-    activations.
-
-    Args:
-        weights: a BF16 matrix of ``inner`` columns, a multiple of 32.
-        parts: of ``split_rows``.
-        num_tokens: T.
-        out: [T, num_rows] float32, rows of any stride.
-    """
-    rows = min(_ROWS, max(16, triton.next_power_of_2(weights.num_rows)))
-    tiles = triton.cdiv(num_tokens, _TOKENS) * triton.cdiv(weights.num_rows, rows)
-    _bf16_kernel[(tiles,)](
-        weights.panels.view(parts.dtype), weights.num_panels, parts, parts.stride(0), num_tokens,
-        out, weights.num_rows, out.stride(0), INNER=weights.inner,
-        LOADS=weights.panels.shape[1] // 512, TOKENS=_TOKENS, ROWS=rows, STAGES=_STAGES,
-        num_warps=_WARPS, **LAUNCH,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -151,29 +146,32 @@ def tile_dot(a, b, total):
     return total
 
 
-@triton.jit(do_not_specialize=["num_panels", "num_tokens", "num_rows"])
+@triton.jit(do_not_specialize=["num_tokens", "num_rows"])
 def _bf16_kernel(
-    panels_ptr, num_panels, parts_ptr, plane, num_tokens, out_ptr, num_rows, out_stride,
-    INNER: tl.constexpr, LOADS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    x_ptr, x_stride, gamma_ptr, inverse_ptr, weights_ptr, out_ptr, plane, out_stride, num_tokens,
+    num_rows, INNER: tl.constexpr, STREAMS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     row_tiles = (num_rows + ROWS - 1) // ROWS
     token = tl.program_id(0) // row_tiles * TOKENS + tl.arange(0, TOKENS)
     row = tl.program_id(0) % row_tiles * ROWS + tl.arange(0, ROWS)
-    offs = tl.arange(0, _STEP)
-    panel = tl.minimum(row // 8, num_panels - 1).to(tl.int64)
-    # Bytes of a load, 512 for eight rows, as bfloat16.
-    weights = panels_ptr + (panel * (LOADS * 256) + row % 8 * 32)[None, :] + offs[:, None]
-    source = tl.minimum(token, num_tokens - 1).to(tl.int64) * INNER
-    x = parts_ptr + source[:, None] + offs[None, :]
+    stream = tl.program_id(1)
+    column = tl.arange(0, _STEP)
+    w_row = tl.minimum(row, num_rows - 1) * (STREAMS * INNER) + stream * INNER
+    w_at = weights_ptr + w_row[None, :] + column[:, None]
+    source = tl.minimum(token, num_tokens - 1).to(tl.int64)
+    x_at = x_ptr + (source * x_stride + stream * INNER)[:, None] + column[None, :]
     total = tl.zeros([TOKENS, ROWS], tl.float32)
     for step in tl.range(0, INNER // _STEP, num_stages=STAGES):
-        w = tl.load(weights + step * 256)
-        low = tl.load(x + 2 * plane + step * _STEP)
-        middle = tl.load(x + plane + step * _STEP)
-        high = tl.load(x + step * _STEP)
+        w = tl.load(w_at + step * _STEP)
+        x = tl.load(x_at + step * _STEP)
+        if gamma_ptr is not None:
+            x *= tl.load(gamma_ptr + stream * INNER + step * _STEP + column)[None, :]
+        high, middle, low = cut_value(x)
         total = tile_dot(low, w, total)
         total = tile_dot(middle, w, total)
         total = tile_dot(high, w, total)
-    at = token.to(tl.int64)[:, None] * out_stride + row[None, :]
+    if inverse_ptr is not None:
+        total *= tl.load(inverse_ptr + source * STREAMS + stream)[:, None]
+    at = stream.to(tl.int64) * plane + token.to(tl.int64)[:, None] * out_stride + row[None, :]
     tl.store(out_ptr + at, total, (token < num_tokens)[:, None] & (row < num_rows)[None, :])

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels.arith import LAUNCH, div, sigmoid, silu
-from strata.gpu.kernels.bf16_prompt import cut_value, tile_dot, unpack_bf16
+from strata.gpu.kernels.bf16_prompt import cut_value, launch_product, tile_dot, unpack_bf16
 from strata.gpu.kernels.prompt_codes import store_prompt_codes
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from strata.gpu.float_matrix import FloatMatrix
     from strata.gpu.kernels.prompt_codes import PromptCodes
 
-# Tiles of the down product: rows of activations and of weights, warps, steps under way. The large
-# one makes half the small one's reads, but a few rows would leave most of a card idle. A result is
-# the same chain of matrix instructions in either.
-_LARGE, _SMALL = (128, 128, 8, 3), (64, 64, 4, 3)
-_LARGE_ROWS = 2048
 # Tile of the up product: a block of 32 columns of every stream times rows of activations.
 _MIX_TOKENS, _MIX_WARPS, _MIX_STAGES = 64, 4, 3
 _STEP = tl.constexpr(32)
@@ -52,19 +47,13 @@ def down_prompt(
         inverse: [N, S] float32 of ``write_prompt``.
         gamma: [S * D] float32.
         weights: a BF16 matrix of S * D columns.
-        room: [at least its rows, S * D] bfloat16, scratch.
+        room: flat bfloat16 of at least the matrix's size, scratch.
         sums: [S, N, weight rows] float32, columns side by side.
     """
-    num_rows, num_streams, width = streams.shape
-    rows = room[: weights.num_rows]
+    num_rows, num_streams, _ = streams.shape
+    rows = room[: weights.num_rows * weights.inner].view(weights.num_rows, weights.inner)
     unpack_bf16(weights, rows)
-    tokens, tile, warps, stages = _LARGE if num_rows > _LARGE_ROWS else _SMALL
-    tiles = triton.cdiv(num_rows, tokens) * triton.cdiv(weights.num_rows, tile)
-    _down_prompt_kernel[(tiles, num_streams)](
-        streams, inverse, gamma, rows, sums, sums.stride(0), sums.stride(1), num_rows,
-        weights.num_rows, D=width, STREAMS=num_streams, TOKENS=tokens, ROWS=tile, STAGES=stages,
-        num_warps=warps, **LAUNCH,
-    )  # fmt: skip
+    launch_product(streams.view(num_rows, -1), gamma, inverse, rows, sums, num_streams)
 
 
 def between_prompt(
@@ -121,36 +110,6 @@ def up_mix_prompt(
         INNER=weights.inner, LOADS=weights.panels.shape[1] // 512, D=width, STREAMS=num_streams,
         TOKENS=_MIX_TOKENS, STAGES=_MIX_STAGES, num_warps=_MIX_WARPS, **LAUNCH,
     )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["num_tokens", "num_rows"])
-def _down_prompt_kernel(
-    streams_ptr, inverse_ptr, gamma_ptr, weights_ptr, sums_ptr, plane, stride, num_tokens, num_rows,
-    D: tl.constexpr, STREAMS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    row_tiles = (num_rows + ROWS - 1) // ROWS
-    token = tl.program_id(0) // row_tiles * TOKENS + tl.arange(0, TOKENS)
-    row = tl.program_id(0) % row_tiles * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, _STEP)
-    w_at = weights_ptr + (tl.minimum(row, num_rows - 1) * (STREAMS * D))[None, :] + column[:, None]
-    source = tl.minimum(token, num_tokens - 1).to(tl.int64)
-    stream = tl.program_id(1)
-    x_at = streams_ptr + (source * (STREAMS * D) + stream * D)[:, None] + column[None, :]
-    w_at += stream * D
-    gamma_ptr += stream * D
-    total = tl.zeros([TOKENS, ROWS], tl.float32)
-    for step in tl.range(0, D // _STEP, num_stages=STAGES):
-        w = tl.load(w_at + step * _STEP)
-        gamma = tl.load(gamma_ptr + step * _STEP + column)
-        high, middle, low = cut_value(tl.load(x_at + step * _STEP) * gamma[None, :])
-        total = tile_dot(low, w, total)
-        total = tile_dot(middle, w, total)
-        total = tile_dot(high, w, total)
-    total *= tl.load(inverse_ptr + source * STREAMS + stream)[:, None]
-    at_sums = sums_ptr + stream.to(tl.int64) * plane
-    at_sums += token.to(tl.int64)[:, None] * stride + row[None, :]
-    tl.store(at_sums, total, (token < num_tokens)[:, None] & (row < num_rows)[None, :])
 
 
 @triton.jit
