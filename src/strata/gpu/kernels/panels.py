@@ -2,8 +2,8 @@
 
 A thread has one row, or the same row of two panels, and every SLOTS-th group of it. Group sums are
 added in ascending order by handing them from slot to slot, so a result's bits depend neither on
-SLOTS nor on the number of activation rows. Words of the next round are loaded while one is
-multiplied; those of the first may be loaded before the activations exist.
+SLOTS nor on the number of activation rows. Words of the first round may be loaded before the
+activations exist; with one panel a thread, those of the next while one is multiplied.
 
 With IS_PAIR two panels share a thread and the matrix instruction does the integer work
 (``group_pair``): for windows of some rows.
@@ -18,9 +18,9 @@ from strata.gpu.kernels.group import group_sums, load_group
 from strata.gpu.kernels.group_pair import pair_sums
 from strata.gpu.kernels.warp import from_lane
 
-# Words of a group that may be loaded ahead, and registers there are for them beside N rows.
+# Words of a group that may be loaded ahead, by a warp or two and by a larger program.
 _MOST_WORDS = tl.constexpr(56)
-_ROOM = tl.constexpr(180)
+_MOST_SHARED_WORDS = tl.constexpr(40)
 
 
 @triton.jit
@@ -112,17 +112,6 @@ def first_words(
 
 
 @triton.jit
-def _round_sums(
-    words, x, thread, group, table, FORMAT: tl.constexpr, TRAITS: tl.constexpr,
-    GROUPS: tl.constexpr, N: tl.constexpr, IS_PAIR: tl.constexpr,
-):  # fmt: skip
-    if IS_PAIR:
-        return pair_sums(words[0], words[1], x, thread, group, table, FORMAT, TRAITS, GROUPS, N)
-    else:
-        return group_sums(words[0], x, group, table, FORMAT, TRAITS, GROUPS, N)
-
-
-@triton.jit
 def _add_in_order(
     total, sums, thread, SLOTS: tl.constexpr, IS_PAIR: tl.constexpr, NUM: tl.constexpr
 ):
@@ -168,42 +157,58 @@ def panel_sums(
         THREADS: threads of the program; SLOTS * 8 have a panel (or two) in common.
     """
     LAST: tl.constexpr = (GROUPS - 1) // SLOTS * SLOTS
-    COUNT: tl.constexpr = 2 * N if IS_PAIR else N
     NUM_WORDS: tl.constexpr = PANEL_BYTES // (32 * GROUPS)
-    IS_AHEAD: tl.constexpr = (NUM_WORDS <= _MOST_WORDS) & (
-        NUM_WORDS * (4 if IS_PAIR else 2) + 8 * N <= _ROOM
-    )
+    # Registers of a program of several warps bound how many a multiprocessor holds.
+    IS_AHEAD: tl.constexpr = (_MOST_WORDS if THREADS <= 64 else _MOST_SHARED_WORDS) >= NUM_WORDS
     thread = tl.arange(0, THREADS)
+    slot = slot_of(thread, SLOTS, IS_PAIR)
     totals = ()
-    for _ in tl.static_range(COUNT):
+    for _ in tl.static_range(2 * N if IS_PAIR else N):
         totals = totals + ((thread * 0).to(tl.float32),)
     # A loop of the machine, not unrolled: the code of eight rows would outgrow its cache.
-    for first in range(0, LAST, SLOTS):
-        coming = words
-        if IS_AHEAD:
-            coming = _load(
-                panels_ptr, panels, thread, first + SLOTS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
-                IS_SHORT, SLOTS, IS_PAIR,
-            )  # fmt: skip
-        # Keeps loads ahead of the arithmetic; else they are issued one by one.
-        tl.debug_barrier()
-        group = first + slot_of(thread, SLOTS, IS_PAIR)
-        sums = _round_sums(words, x, thread, group, table, FORMAT, TRAITS, GROUPS, N, IS_PAIR)
-        added = ()
-        for n in tl.static_range(COUNT):
-            added = added + (_add_in_order(totals[n], sums[n], thread, SLOTS, IS_PAIR, SLOTS),)
-        totals = added
-        if IS_AHEAD:
-            words = coming
-        else:
+    if IS_PAIR:
+        for first in range(0, GROUPS, SLOTS):
+            # Keeps loads ahead of the arithmetic; else they are issued one by one.
+            tl.debug_barrier()
+            group = tl.minimum(first + slot, GROUPS - 1)
+            sums = pair_sums(words[0], words[1], x, thread, group, table, FORMAT, TRAITS, GROUPS, N)
+            added = ()
+            for n in tl.static_range(2 * N):
+                live = tl.where(first + slot < GROUPS, sums[n], 0.0)
+                added = added + (_add_in_order(totals[n], live, thread, SLOTS, True, SLOTS),)
+            totals = added
             words = _load(
                 panels_ptr, panels, thread, first + SLOTS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
-                IS_SHORT, SLOTS, IS_PAIR,
+                IS_SHORT, SLOTS, True,
             )  # fmt: skip
-    tl.debug_barrier()
-    group = tl.minimum(LAST + slot_of(thread, SLOTS, IS_PAIR), GROUPS - 1)
-    sums = _round_sums(words, x, thread, group, table, FORMAT, TRAITS, GROUPS, N, IS_PAIR)
-    added = ()
-    for n in tl.static_range(COUNT):
-        added = added + (_add_in_order(totals[n], sums[n], thread, SLOTS, IS_PAIR, GROUPS - LAST),)
-    return added
+        return totals
+    else:
+        for first in range(0, LAST, SLOTS):
+            coming = words
+            if IS_AHEAD:
+                coming = _load(
+                    panels_ptr, panels, thread, first + SLOTS, PLANES, NUM_PLANES, PANEL_BYTES,
+                    GROUPS, IS_SHORT, SLOTS, False,
+                )  # fmt: skip
+            tl.debug_barrier()
+            sums = group_sums(words[0], x, first + slot, table, FORMAT, TRAITS, GROUPS, N)
+            added = ()
+            for n in tl.static_range(N):
+                added = added + (_add_in_order(totals[n], sums[n], thread, SLOTS, False, SLOTS),)
+            totals = added
+            if IS_AHEAD:
+                words = coming
+            else:
+                words = _load(
+                    panels_ptr, panels, thread, first + SLOTS, PLANES, NUM_PLANES, PANEL_BYTES,
+                    GROUPS, IS_SHORT, SLOTS, False,
+                )  # fmt: skip
+        tl.debug_barrier()
+        group = tl.minimum(LAST + slot, GROUPS - 1)
+        sums = group_sums(words[0], x, group, table, FORMAT, TRAITS, GROUPS, N)
+        added = ()
+        for n in tl.static_range(N):
+            added = added + (
+                _add_in_order(totals[n], sums[n], thread, SLOTS, False, GROUPS - LAST),
+            )
+        return added
