@@ -75,6 +75,17 @@ def test_chat_begins_and_ends_thinking(strata: Strata, thinker: Path):
     assert on[1] in first.stderr
 
 
+def test_thinking_is_set_by_name(strata: Strata, thinker: Path):
+    lines = "/think off\n/think on\n/think on\n/think maybe\n/undo all\n/nothing at all\n"
+    result = strata("chat", "-m", thinker, stdin=lines)
+    assert result.exit_code == 0
+    told = [line for line in result.stderr.splitlines() if "thinking is" in line]
+    assert told == ["thinking is off.", "thinking is on.", "thinking is on."]
+    assert "/think takes on or off or nothing, not 'maybe'" in result.stderr
+    assert "/undo takes nothing, not 'all'" in result.stderr
+    assert "there is no command /nothing" in result.stderr
+
+
 def test_a_model_without_thinking_says_so(strata: Strata, tiny: Path):
     result = strata("run", "-m", tiny, "hi", "-n", 1, "--thinking")
     assert result.exit_code == 1

@@ -23,11 +23,15 @@ HELP = """\
 /help   show this
 /reset  begin a new conversation
 /undo   take the last question and its answer back
-/think  reason before each answer, or stop doing so
+/think  reason before each answer, or stop doing so; /think on, /think off
 /quit   leave (so does Ctrl-D)
 Ctrl-C stops an answer; pressed twice it leaves."""
 
 PROMPT = "> "
+# Commands, and what may be said after each.
+_WORDS_AFTER: dict[str, tuple[str, ...]] = {
+    "/help": (), "/reset": (), "/undo": (), "/think": ("on", "off"), "/quit": (),
+}  # fmt: skip
 
 
 class Chat:
@@ -50,20 +54,24 @@ class Chat:
 
     def obey(self, line: str) -> bool:
         """Carries out a line that begins with a slash; false when it asks to leave."""
-        name = line.split()[0]
-        if name == "/quit":
+        name, *rest = line.split()
+        if name not in _WORDS_AFTER:
+            say(f"there is no command {name}; /help lists them.")
+        elif rest and " ".join(rest) not in _WORDS_AFTER[name]:
+            wanted = " or ".join((*_WORDS_AFTER[name], "nothing"))
+            say(f"{name} takes {wanted}, not {' '.join(rest)!r}; nothing is changed.")
+        elif name == "/quit":
             return False
-        if name == "/reset":
+        elif name == "/reset":
             self.begin(None)
             say("a new conversation.")
         elif name == "/undo":
             self._undo()
         elif name == "/think":
-            self._toggle_thinking()
-        elif name == "/help":
-            say(HELP)
+            was_on = bool(self._template_values.get("enable_thinking", False))
+            self._set_thinking(rest == ["on"] if rest else not was_on)
         else:
-            say(f"there is no command {name}; /help lists them.")
+            say(HELP)
         return True
 
     def answer(self, text: str) -> None:
@@ -113,8 +121,7 @@ class Chat:
                     interrupt(answer)
                     raise
 
-    def _toggle_thinking(self) -> None:
-        is_on = not self._template_values.get("enable_thinking", False)
+    def _set_thinking(self, is_on: bool) -> None:  # noqa: FBT001 - what it is set to
         try:
             self._template_values = thinking_values(self._engine, is_on)
         except RequestError as error:
