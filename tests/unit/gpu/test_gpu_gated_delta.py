@@ -24,7 +24,7 @@ from strata.reference.norms import l2_norm, rms_norm, sigmoid, silu, softplus  #
 EPS = 1e-6
 KERNEL = 4
 # key heads, value heads, key width, value width
-SMALL, UNEVEN = (2, 4, 16, 32), (1, 2, 12, 20)
+SMALL, UNEVEN = (2, 4, 16, 32), (1, 2, 12, 36)
 
 
 class Layer:

@@ -1,4 +1,7 @@
-"""The gated delta net of a decode window: one launch from projections to gated output.
+"""The gated delta net of a decode window: two launches from projections to gated output.
+
+The first splits each head's columns among programs of one warp, which hold their part of the memory
+in registers and need nothing of each other; the second norms whole heads.
 
 Per value head and row: convolution and silu of its channels, l2 norm of q and k, decay and rate,
 the delta rule, gated norm, and int8 codes for the product that follows. A window does not change
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import div, exp, sigmoid, silu
+from strata.gpu.kernels.arith import INTERPRETED, div, exp, sigmoid, silu
 from strata.gpu.kernels.causal_conv import MAX_WINDOW_ROWS, conv_silu, keep_raw
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 # Rows of a window beside the pending rows of the one before.
 STEP_RING = 2 * MAX_WINDOW_ROWS
 
-_ROWS = tl.constexpr(MAX_WINDOW_ROWS)
+# Columns of a head's memory that one program has; calls of an interpreted one cost the same.
+_COLUMNS = 32 if INTERPRETED else 16
 _STEP_RING = tl.constexpr(STEP_RING)
 _L2_EPS = tl.constexpr(L2_EPS)
 _SOFTPLUS_LINEAR_ABOVE = tl.constexpr(SOFTPLUS_LINEAR_ABOVE)
@@ -94,7 +98,8 @@ def gdn_window(
     """out = what the rows' heads give; ``state`` takes in the pending rows and notes the new ones.
 
     Bytes: the memory (3.1 MB) read, and written where rows are pending; weights of the convolution
-    0.16 MB. Grid: value heads (48), 8 warps: a head's memory lies in 64 registers a thread.
+    0.16 MB. Grid: value heads by 16 columns (48 by 8), one warp: its memory lies in 64 registers a
+    thread. Then value heads by N, one warp.
 
     Args:
         qkv: [N, channels] float32 projections, N from 0 (only the pending rows) to 8. Rows of any
@@ -117,15 +122,20 @@ def gdn_window(
     kernel, channels = constants.conv.shape
     key_heads = (channels - heads * value_dim) // (2 * key_dim)
     *tail, groups = tail_args(codes, bad)
-    _window_kernel[(heads,)](
-        qkv, z, alpha, beta, constants.conv, constants.dt_bias, constants.ssm_a, constants.gamma,
-        state.memory, state.ring, state.keys, state.values, state.rates, state.queries, position,
-        num_pending, out, *tail, qkv.shape[0], key_dim**-0.5, eps,
-        KERNEL=kernel, RING=state.ring.shape[0], KEY_HEADS=key_heads, HEADS=heads, DK=key_dim,
-        DV=value_dim, DK_TILE=triton.next_power_of_2(key_dim),
+    num_rows = qkv.shape[0]
+    _step_kernel[(heads, triton.cdiv(value_dim, _COLUMNS))](
+        qkv, alpha, beta, constants.conv, constants.dt_bias, constants.ssm_a, state.memory,
+        state.ring, state.keys, state.values, state.rates, position, num_pending, out, num_rows,
+        key_dim**-0.5, KERNEL=kernel, RING=state.ring.shape[0], KEY_HEADS=key_heads, HEADS=heads,
+        DK=key_dim, DV=value_dim, DK_TILE=triton.next_power_of_2(key_dim), COLUMNS=_COLUMNS,
+        QKV=qkv.stride(0), ALPHA=alpha.stride(0), BETA=beta.stride(0), num_warps=1, **LAUNCH_AFTER,
+    )  # fmt: skip
+    if num_rows == 0:
+        return
+    _gated_norm_kernel[(heads, num_rows)](
+        out, z, constants.gamma, *tail, eps, HEADS=heads, DV=value_dim,
         DV_TILE=triton.next_power_of_2(value_dim), IS_SILU=is_silu_gate,
-        HAS_CODES=codes is not None, GROUPS=groups, QKV=qkv.stride(0), Z=z.stride(0),
-        ALPHA=alpha.stride(0), BETA=beta.stride(0), num_warps=8, **LAUNCH_AFTER,
+        HAS_CODES=codes is not None, GROUPS=groups, Z=z.stride(0), num_warps=1, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -158,117 +168,127 @@ def softplus(x):
 
 @triton.jit
 def _normed(x):
-    """Every row of x over sqrt(sum of x^2 + 1e-6)."""
-    return x * div(1.0, tl.sqrt_rn(tl.sum(x * x, axis=1) + _L2_EPS))[:, None]
+    """x over sqrt(sum of x^2 + 1e-6)."""
+    return x * div(1.0, tl.sqrt_rn(tl.sum(x * x, axis=0) + _L2_EPS))
 
 
 @triton.jit
-def _prepare_rows(
-    qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr, keys_ptr, values_ptr,
-    rates_ptr, queries_ptr, position, num_rows, scale, head,
-    KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
-    DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, DV_TILE: tl.constexpr,
-    QKV: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr,
+def _own_row(
+    row, head, first, qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr, keys_ptr,
+    values_ptr, rates_ptr, position, scale, KERNEL: tl.constexpr, RING: tl.constexpr,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    DK_TILE: tl.constexpr, COLUMNS: tl.constexpr, QKV: tl.constexpr, ALPHA: tl.constexpr,
+    BETA: tl.constexpr,
 ):  # fmt: skip
-    """Everything of a head's rows that does not depend on its memory, into the rings."""
-    key_head = head % KEY_HEADS
-    offs_k = tl.arange(0, DK_TILE)[None, :]
-    offs_v = tl.arange(0, DV_TILE)[None, :]
-    rows = tl.arange(0, _ROWS)
-    row = rows[:, None]
-    is_row = row < num_rows
-    is_k = is_row & (offs_k < DK)
-    is_v = is_row & (offs_v < DV)
+    """(q, k, v, decay, rate) of a row of the window, v from column ``first`` on; notes them.
+
+    Every program of a head works out q and k, the first notes them.
+    """
+    offs_k = tl.arange(0, DK_TILE)
+    offs_v = first + tl.arange(0, COLUMNS)
+    is_k = offs_k < DK
+    is_v = offs_v < DV
     channels = 2 * KEY_HEADS * DK + HEADS * DV
-    q_at = key_head * DK + offs_k
+    q_at = head % KEY_HEADS * DK + offs_k
     k_at = KEY_HEADS * DK + q_at
     v_at = 2 * KEY_HEADS * DK + head * DV + offs_v
-    # A key head's raw channels have several readers and one keeper.
-    is_keeper = is_k & (head < KEY_HEADS)
-    slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
-
     q = conv_silu(
         qkv_ptr, ring_ptr, conv_ptr, q_at, is_k, row, position, channels, 1, KERNEL, RING, QKV
     )
-    keep_raw(qkv_ptr, ring_ptr, q_at, is_keeper, row, position, channels, RING, QKV)
-    tl.store(queries_ptr + slot * DK + offs_k, _normed(q) * scale, is_k)
     k = conv_silu(
         qkv_ptr, ring_ptr, conv_ptr, k_at, is_k, row, position, channels, 1, KERNEL, RING, QKV
     )
-    keep_raw(qkv_ptr, ring_ptr, k_at, is_keeper, row, position, channels, RING, QKV)
-    tl.store(keys_ptr + slot * DK + offs_k, _normed(k), is_k)
     v = conv_silu(
         qkv_ptr, ring_ptr, conv_ptr, v_at, is_v, row, position, channels, 1, KERNEL, RING, QKV
     )
+    q, k = _normed(q) * scale, _normed(k)
+    alpha = tl.load(alpha_ptr + row * ALPHA + head)
+    decay = exp(tl.load(a_ptr + head) * softplus(alpha + tl.load(dt_ptr + head)))
+    rate = sigmoid(tl.load(beta_ptr + row * BETA + head))
+    slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
     keep_raw(qkv_ptr, ring_ptr, v_at, is_v, row, position, channels, RING, QKV)
     tl.store(values_ptr + slot * DV + offs_v, v, is_v)
-
-    is_row = rows < num_rows
-    alpha = tl.load(alpha_ptr + rows * ALPHA + head, is_row, 0.0)
-    decay = exp(tl.load(a_ptr + head) * softplus(alpha + tl.load(dt_ptr + head)))
-    slot = ((position + rows) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
-    beta = tl.load(beta_ptr + rows * BETA + head, is_row, 0.0)
-    tl.store(rates_ptr + 2 * slot, decay, is_row)
-    tl.store(rates_ptr + 2 * slot + 1, sigmoid(beta), is_row)
+    if first == 0:
+        # A key head's raw channels have several readers and one keeper.
+        is_keeper = is_k & (head < KEY_HEADS)
+        keep_raw(qkv_ptr, ring_ptr, q_at, is_keeper, row, position, channels, RING, QKV)
+        keep_raw(qkv_ptr, ring_ptr, k_at, is_keeper, row, position, channels, RING, QKV)
+        tl.store(keys_ptr + slot * DK + offs_k, k, is_k)
+        tl.store(rates_ptr + 2 * slot, decay)
+        tl.store(rates_ptr + 2 * slot + 1, rate)
+    return q, k, v, decay, rate
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _window_kernel(
-    qkv_ptr, z_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, gamma_ptr, memory_ptr, ring_ptr,
-    keys_ptr, values_ptr, rates_ptr, queries_ptr, position_ptr, num_pending_ptr, out_ptr,
-    codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, num_rows, scale, eps,
+def _step_kernel(
+    qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, memory_ptr, ring_ptr, keys_ptr,
+    values_ptr, rates_ptr, position_ptr, num_pending_ptr, out_ptr, num_rows, scale,
     KERNEL: tl.constexpr, RING: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
-    DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, DV_TILE: tl.constexpr,
-    IS_SILU: tl.constexpr, HAS_CODES: tl.constexpr, GROUPS: tl.constexpr, QKV: tl.constexpr,
-    Z: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, DK_TILE: tl.constexpr, COLUMNS: tl.constexpr,
+    QKV: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
+    first = tl.program_id(1) * COLUMNS
     memory_bytes = memory_ptr.to(tl.pointer_type(tl.uint8), bitcast=True)
-    fetch_ahead(memory_bytes, head, HEADS, DK * DV * 4, 1)
+    if first == 0:
+        fetch_ahead(memory_bytes, head, HEADS, DK * DV * 4, 1)
     wait_for_inputs()
     offs_k = tl.arange(0, DK_TILE)
-    offs_v = tl.arange(0, DV_TILE)
+    offs_v = first + tl.arange(0, COLUMNS)
     is_k = offs_k < DK
     is_v = offs_v < DV
     at_memory = memory_ptr + (head * DK + offs_k[:, None]) * DV + offs_v[None, :]
     is_memory = is_k[:, None] & is_v[None, :]
     memory = tl.load(at_memory, mask=is_memory, other=0.0)
     position = tl.load(position_ptr)
-    num_pending = tl.load(num_pending_ptr)
-    gamma = tl.load(gamma_ptr + offs_v, mask=is_v, other=0.0)
-    _prepare_rows(
-        qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr, keys_ptr, values_ptr,
-        rates_ptr, queries_ptr, position, num_rows, scale, head,
-        KERNEL, RING, KEY_HEADS, HEADS, DK, DV, DK_TILE, DV_TILE, QKV, ALPHA, BETA,
-    )  # fmt: skip
-    tl.debug_barrier()
-
-    row = -num_pending
+    row = -tl.load(num_pending_ptr)
     while row < num_rows:
-        slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
-        k = tl.load(keys_ptr + slot * DK + offs_k, mask=is_k, other=0.0)
-        v = tl.load(values_ptr + slot * DV + offs_v, mask=is_v, other=0.0)
-        decay = tl.load(rates_ptr + 2 * slot)
-        rate = tl.load(rates_ptr + 2 * slot + 1)
-        is_own = row >= 0
-        q = tl.load(queries_ptr + slot * DK + offs_k, mask=is_k & is_own, other=0.0)
+        if row < 0:
+            slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
+            k = tl.load(keys_ptr + slot * DK + offs_k, mask=is_k, other=0.0)
+            v = tl.load(values_ptr + slot * DV + offs_v, mask=is_v, other=0.0)
+            decay = tl.load(rates_ptr + 2 * slot)
+            rate = tl.load(rates_ptr + 2 * slot + 1)
+            q = k
+        else:
+            q, k, v, decay, rate = _own_row(
+                row, head, first, qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr,
+                keys_ptr, values_ptr, rates_ptr, position, scale, KERNEL, RING, KEY_HEADS, HEADS,
+                DK, DV, DK_TILE, COLUMNS, QKV, ALPHA, BETA,
+            )  # fmt: skip
         # q . (decay S + k delta) = decay (q . S) + (q . k) delta: both sums read the old memory.
         read = tl.sum(memory * q[:, None], axis=0)
         delta = rate * (v - decay * tl.sum(memory * k[:, None], axis=0))
         memory = memory * decay + k[:, None] * delta[None, :]
         if row == -1:
             tl.store(at_memory, memory, mask=is_memory)
-        if is_own:
+        if row >= 0:
             o = decay * read + tl.sum(q * k, axis=0) * delta
-            at = row * HEADS + head
-            inverse = div(1.0, tl.sqrt_rn(div(tl.sum(o * o, axis=0), DV) + eps))
-            gate = tl.load(z_ptr + row * Z + head * DV + offs_v, mask=is_v, other=0.0)
-            gate = silu(gate) if IS_SILU else sigmoid(gate)
-            o = o * inverse * gamma * gate
-            tl.store(out_ptr + at * DV + offs_v, o, mask=is_v)
-            if HAS_CODES:
-                store_tail(
-                    o, row, head * (DV // 32), DV // 32, codes_ptr, scales_ptr, sums_ptr,
-                    scaled_ptr, halves_ptr, bad_ptr, GROUPS, DV_TILE // 32,
-                )  # fmt: skip
+            tl.store(out_ptr + (row * HEADS + head) * DV + offs_v, o, mask=is_v)
         row += 1
+
+
+@triton.jit
+def _gated_norm_kernel(
+    out_ptr, z_ptr, gamma_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr,
+    eps, HEADS: tl.constexpr, DV: tl.constexpr, DV_TILE: tl.constexpr, IS_SILU: tl.constexpr,
+    HAS_CODES: tl.constexpr, GROUPS: tl.constexpr, Z: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0)
+    row = tl.program_id(1)
+    offs_v = tl.arange(0, DV_TILE)
+    is_v = offs_v < DV
+    gamma = tl.load(gamma_ptr + offs_v, mask=is_v, other=0.0)
+    wait_for_inputs()
+    at = out_ptr + (row * HEADS + head) * DV + offs_v
+    o = tl.load(at, mask=is_v, other=0.0)
+    gate = tl.load(z_ptr + row * Z + head * DV + offs_v, mask=is_v, other=0.0)
+    inverse = div(1.0, tl.sqrt_rn(div(tl.sum(o * o, axis=0), DV) + eps))
+    gate = silu(gate) if IS_SILU else sigmoid(gate)
+    o = o * inverse * gamma * gate
+    tl.store(at, o, mask=is_v)
+    if HAS_CODES:
+        store_tail(
+            o, row, head * (DV // 32), DV // 32, codes_ptr, scales_ptr, sums_ptr, scaled_ptr,
+            halves_ptr, bad_ptr, GROUPS, DV_TILE // 32,
+        )  # fmt: skip
