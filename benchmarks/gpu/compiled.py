@@ -49,7 +49,8 @@ def compile_kernel(kernel, arguments, options):
         value = arguments[name]
         if isinstance(value, str) and (value.startswith("*") or value in ("i32", "i64", "fp32")):
             signature[name] = value
-            if value.startswith("*"):
+            # So is a stride: a launch tells the compiler of multiples of 16.
+            if value.startswith("*") or name.endswith(("stride", "plane")):
                 attrs[(place,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "constexpr"

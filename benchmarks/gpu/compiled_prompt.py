@@ -12,15 +12,17 @@ from __future__ import annotations
 import argparse
 import collections
 import re
+from dataclasses import replace
 
 from compiled import compile_kernel, describe, disassemble
 
 from strata.gpu.kernels import expand, expert_prompt, expert_sort, float_prompt, grouped_product
-from strata.gpu.kernels.grouped_product import DENSE_TILING, EXPERT_TILING, Tiling
+from strata.gpu.kernels.grouped_product import EXPERT_TILING, Tiling
 from strata.gpu.kernels.product import shape_of
 
 BLOCKS = 80
 KINDS = {"single": (0, 0), "minima": (0, 1), "wide": (1, 0), "split": (2, 0), "Q2_K": (0, 2)}
+STEP_4 = replace(EXPERT_TILING, step=4, stages=2)
 WARP_GROUP = Tiling(tokens=64, subs=1, rows=64, step=2, stages=3, warps=4)
 X = {"x_codes": "*i8", "x_scales": "*fp32", "x_scaled": "*fp32", "x_halves": "*fp32"}
 ROUTING = {
@@ -74,9 +76,9 @@ def main():
     parser.add_argument("--formats", default="IQ3_S,IQ4_NL,Q2_0,Q6_K")
     parser.add_argument("--sass", default="")
     args = parser.parse_args()
-    tilings = {"experts": EXPERT_TILING, "dense": DENSE_TILING, "warp group": WARP_GROUP}
+    tilings = {"experts": EXPERT_TILING, "step 4": STEP_4, "warp group": WARP_GROUP}
     out = {"out_ptr": "*fp32", "out_stride": "i32"}
-    cases = [(kind, "experts") for kind in KINDS] + [("single", "dense"), ("single", "warp group")]
+    cases = [(kind, "experts") for kind in KINDS] + [("single", "step 4"), ("single", "warp group")]
     for kind, tiling in cases:
         number, minima = KINDS[kind]
         arguments = {
@@ -86,21 +88,21 @@ def main():
         kernel, warps = grouped_product._grouped_kernel, tilings[tiling].warps
         show(f"product {kind} {tiling}", kernel, arguments, warps, args.sass, tilings[tiling])
     hidden = {"h_codes": "*i8", "h_scales": "*fp32", "h_scaled": "*fp32", "h_halves": "*fp32"}
-    for tiling in (EXPERT_TILING, DENSE_TILING):
+    for tiling in (EXPERT_TILING, STEP_4):
         arguments = {
             **X, **weights("gate"), **weights("up"), **ROUTING, **hidden, **tiles(tiling),
             "bad_ptr": "*i32", "GATE_KIND": 0, "UP_KIND": 0, "GATE_MINIMA": 0, "UP_MINIMA": 0,
             "SUMS": 0, "ROWS": 640, "IS_GROUPED": True, "TOP_K": 10,
         }  # fmt: skip
         kernel = expert_prompt._gate_up_prompt_kernel
-        show(f"gate|up {tiling.subs}", kernel, arguments, tiling.warps, args.sass, tiling)
+        show(f"gate|up step {tiling.step}", kernel, arguments, tiling.warps, args.sass, tiling)
     for name in args.formats.split(","):
         shape = {**shape_of(name, 32 * BLOCKS), "FORMAT": "=" + name}
         shape.pop("GROUPS")
         arguments = {
             "panels_ptr": "*u8", "matrix_bytes": "i32", "slots_ptr": "*i32",
-            "factors_in_ptr": "*fp32", "num_panels": "i32", "grid_ptr": "*i32",
-            "codes_ptr": "*i32", "scales_ptr": "*fp32", "minima_ptr": "*fp32",
+            "factors_in_ptr": "*fp32", "counts_ptr": "*i32", "num_panels": "i32",
+            "grid_ptr": "*i32", "codes_ptr": "*i32", "scales_ptr": "*fp32", "minima_ptr": "*fp32",
             "factors_ptr": "*fp32", **shape, "KIND": expand.kind_of(name),
             "MINIMA": expand.traits(name)[3], "FOLD": -1 if name == "Q3_K" else 1,
             "BLOCKS": BLOCKS, "ROWS": 640, "HAS_SLOTS": True, "TILE": 4,
@@ -110,7 +112,7 @@ def main():
         "ids_ptr": "*i32", "slot_of_ptr": "*i32", "num_pairs": "i32", "histogram_ptr": "*i32",
         "counts_ptr": "*i32", "order_ptr": "*i32", "offsets_ptr": "*i32", "tiles_ptr": "*i32",
         "max_tiles": "i32", "EXPERTS": 256, "HAS_SLOTS": True, "WIDTH": 256, "CHUNK": 128,
-        "TOKENS": 64, "TILES": 4,
+        "TOKENS": 32, "TILES": 8,
     }  # fmt: skip
     show("sort, placing", expert_sort._place_kernel, arguments, 8, args.sass)
     arguments = {

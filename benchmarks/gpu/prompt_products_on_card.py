@@ -61,8 +61,10 @@ TILINGS = (
     replace(EXPERT_TILING, step=4, stages=2),
     replace(EXPERT_TILING, step=4, stages=3),
     replace(EXPERT_TILING, step=8, stages=1),
+    Tiling(tokens=16, subs=1, rows=32, step=4, stages=2, warps=1),
     Tiling(tokens=64, subs=1, rows=32, step=2, stages=3, warps=2),
     Tiling(tokens=32, subs=2, rows=64, step=2, stages=3, warps=4),
+    Tiling(tokens=32, subs=1, rows=16, step=4, stages=2, warps=1),  # no gate and up: half a block
 )
 TIMED_FORMATS = ("IQ3_S", "IQ4_NL", "Q2_0", "Q4_K", "Q6_K", "Q8_0")
 
@@ -143,7 +145,7 @@ def check_dense(name, sizes):
     for first in range(0, len(x), 8):
         product(matrix, decode_codes(x[first : first + 8]), expected[first : first + 8])
     failures = []
-    for tiling in (DENSE_TILING, TILINGS[1], TILINGS[4]):
+    for tiling in (DENSE_TILING, TILINGS[1], TILINGS[5]):
         found = poison(len(x), num_rows)
         prompt_product(prompt_codes(x), weights, found, tiling)
         failures += differing(f"dense {name} {tiling}", found, expected)
@@ -330,7 +332,7 @@ def main():
     attempt(failures, check_experts, ("Q4_K", "Q6_K", "Q2_0"), sizes)
     for name in ("F32", "F16", "BF16"):
         attempt(failures, check_floats, name, sizes)
-    small = (*TILINGS[:2], *TILINGS[4:6])
+    small = (*TILINGS[:2], *TILINGS[4:7])
     for name in [name for name in TIMED_FORMATS if name in formats]:
         attempt(failures, time_dense, name, sizes, results)
     attempt(failures, time_experts, mixed, sizes, results, small)

@@ -293,12 +293,12 @@ class Prompt:
         sort_by_expert(ids, plan, slots.slot_of)
         for first in range(0, num, step):
             count = min(step, num - first)
-            gate, up = self._gate_up_of(slots, count, first)
+            gate, up = self._gate_up_of(slots, count, first, plan.counts)
             gate_up(
                 codes, gate, up, hidden, bad, plan=plan, num_pairs=num_pairs, top_k=ids.shape[1],
                 first_expert=first,
             )  # fmt: skip
-            down = self._role_of(slots, 2, count, first, 0)
+            down = self._role_of(slots, 2, count, first, 0, plan.counts)
             grouped_product(
                 hidden, down, plan, num_pairs, outputs, read_top_k=0, scatter=True,
                 first_expert=first,
@@ -313,17 +313,31 @@ class Prompt:
         gate_up(codes, gate, up, hidden, bad)
         prompt_product(hidden, self._role_of(slots, 2, 1, 0, 0), out)
 
-    def _gate_up_of(self, slots: ExpertSlots, num: int, first: int) -> tuple[Expanded, Expanded]:
+    def _gate_up_of(
+        self, slots: ExpertSlots, num: int, first: int, counts: Tensor | None = None
+    ) -> tuple[Expanded, Expanded]:
         """Expanded gate and up, one behind the other."""
         layout = slots.layout
         size = expanded_bytes(layout.formats[0], num, *layout.shape_of(0))
-        return self._role_of(slots, 0, num, first, 0), self._role_of(slots, 1, num, first, size)
+        gate = self._role_of(slots, 0, num, first, 0, counts)
+        return gate, self._role_of(slots, 1, num, first, size, counts)
 
-    def _role_of(self, slots: ExpertSlots, role: int, num: int, first: int, at: int) -> Expanded:
-        """One matrix of ``num`` experts from ``first`` on, from byte ``at`` of the weights."""
+    def _role_of(
+        self,
+        slots: ExpertSlots,
+        role: int,
+        num: int,
+        first: int,
+        at: int,
+        counts: Tensor | None = None,
+    ) -> Expanded:
+        """One matrix of ``num`` experts from ``first`` on, from byte ``at`` of the weights.
+
+        Experts without ``counts`` are left out, for no row wants them.
+        """
         layout = slots.layout
         room = self._buffers.expanded(_MOE, layout.formats[role], num, *layout.shape_of(role), at)
-        expand_slots(slots, role, room, first)
+        expand_slots(slots, role, room, first, counts)
         return room
 
     def _products(

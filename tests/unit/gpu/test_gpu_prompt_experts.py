@@ -130,6 +130,21 @@ def test_experts_of_a_prompt_have_the_reference_bits(
     assert _same_bits(out, np.array(combined))
 
 
+def test_an_expert_nobody_wants_is_not_expanded(device: str) -> None:
+    formats = ("Q4_0", "Q4_0", "Q8_0")
+    slots = _slots(formats, _matrices(formats, 4), device)
+    shape = slots.layout.shape_of(1)
+    found, whole = (expanded_room("Q4_0", 2, *shape, device) for _ in range(2))
+    untouched = found.codes.clone()
+    expand_slots(slots, 1, whole, 2)
+    counts = torch.tensor([0, 5, 0, 1], dtype=torch.int32, device=device)
+    expand_slots(slots, 1, found, 2, counts)
+    assert torch.equal(found.codes[0], untouched[0])
+    assert not torch.equal(whole.codes[0], untouched[0])
+    assert torch.equal(found.codes[1], whole.codes[1])
+    assert not torch.equal(whole.codes[1], untouched[1])
+
+
 def test_the_shared_expert_is_one_matrix_without_a_plan(device: str) -> None:
     formats = ("Q5_K", "Q5_K", "Q5_0")
     x = np.random.default_rng().normal(0, 3, (19, HIDDEN)).astype(np.float32)

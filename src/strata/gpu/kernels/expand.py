@@ -194,6 +194,7 @@ def _expand_kernel(
     matrix_bytes,
     slots_ptr,
     factors_in_ptr,
+    counts_ptr,
     num_panels,
     grid_ptr,
     codes_ptr,
@@ -224,6 +225,10 @@ def _expand_kernel(
     matrix = (panel // panels_each).to(tl.int64)
     row = panel % panels_each * 8 + row_in_panel
     mask = is_panel & (row < ROWS)
+    if counts_ptr is not None:
+        mask = mask & (tl.load(counts_ptr + matrix) > 0)
+        if tl.max(mask.to(tl.int32), axis=0) == 0:
+            return
     source = matrix
     factor = (thread * 0).to(tl.float32) + 1.0
     if HAS_SLOTS:
@@ -262,10 +267,16 @@ def expand(weights: PackedMatrix, out: Expanded) -> None:
         out: as many matrices of the same inner size, of ``kind_of`` the format.
     """
     stride = -(-out.num_rows // PANEL_ROWS) * weights.panels.shape[1]
-    _launch(weights.format_name, weights.panels, stride, None, None, out)
+    _launch(weights.format_name, weights.panels, stride, None, None, None, out)
 
 
-def expand_slots(slots: ExpertSlots, role: int, out: Expanded, first_expert: int = 0) -> None:
+def expand_slots(
+    slots: ExpertSlots,
+    role: int,
+    out: Expanded,
+    first_expert: int = 0,
+    counts: Tensor | None = None,
+) -> None:
     """Codes and factors of experts in slots; the place of one that is in none stays as it is.
 
     Args:
@@ -273,12 +284,14 @@ def expand_slots(slots: ExpertSlots, role: int, out: Expanded, first_expert: int
         role: 0 gate, 1 up, 2 down.
         out: matrices of experts ``first_expert`` and on, of the role's shape.
         first_expert: the expert of matrix 0.
+        counts: [E] int32; the place of an expert that has none stays as it is.
     """
     layout = slots.layout
     start = layout.offset_of(role)
     _launch(
         layout.formats[role], slots.blobs.view(-1)[start:], layout.blob_bytes,
-        slots.slot_of[first_expert:], slots.scales.view(-1)[role:], out,
+        slots.slot_of[first_expert:], slots.scales.view(-1)[role:],
+        None if counts is None else counts[first_expert:], out,
     )  # fmt: skip
 
 
@@ -288,6 +301,7 @@ def _launch(
     matrix_bytes: int,
     slot_of: Tensor | None,
     factors: Tensor | None,
+    counts: Tensor | None,
     out: Expanded,
 ) -> None:
     num_panels = out.num_matrices * -(-out.num_rows // PANEL_ROWS)
@@ -296,7 +310,8 @@ def _launch(
     # A warp: words change threads by shuffles, and stores are 16 bytes side by side.
     tile = _INTERPRETED_PANELS if INTERPRETED else 4
     _expand_kernel[(triton.cdiv(num_panels, tile), groups)](
-        source, matrix_bytes, slot_of, factors, num_panels, lattice(format_name, source.device),
+        source, matrix_bytes, slot_of, factors, counts, num_panels,
+        lattice(format_name, source.device),
         out.codes.view(torch.int32), out.scales, out.minima, out.factors,
         **shape, KIND=out.kind, MINIMA=out.num_minima, FOLD=_FOLDS.get(format_name, 1),
         BLOCKS=out.inner // 32, ROWS=out.num_rows, HAS_SLOTS=slot_of is not None, TILE=tile,
