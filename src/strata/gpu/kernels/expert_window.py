@@ -79,7 +79,8 @@ def gate_up_codes(
         S_OUT_GROUPS=shared_groups, SLOTS=slots,
         **_numbered(shape_of(formats[0], layout.hidden_size), "R"),
         **_numbered(shape_of(formats[1], layout.hidden_size), "S"),
-        num_warps=2 * slots, **LAUNCH_AFTER,
+        # Two programs a multiprocessor, or a row's 220 would take two turns.
+        num_warps=2 * slots, maxnreg=128, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
