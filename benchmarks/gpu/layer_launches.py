@@ -123,7 +123,7 @@ def _gdn(make: Maker, num_copies: int) -> Iterator[Launch]:
         state = GdnMemory(
             make.real(*heads, WIDTH), make.real(ring_rows(4), channels),
             make.real(STEP_RING, *heads), make.real(STEP_RING, *heads),
-            make.real(STEP_RING, VALUE_HEADS, 2).sigmoid(), make.real(STEP_RING, *heads),
+            make.real(STEP_RING, VALUE_HEADS, 2).sigmoid(),
         )  # fmt: skip
         return lambda: gdn_window(
             *inputs, constants, state, make.position, make.pending, out, codes, make.bad,

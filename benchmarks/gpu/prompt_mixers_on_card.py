@@ -105,7 +105,7 @@ class DeltaNet:
         self.out = torch.empty(num, shape.heads * shape.width, device=device)
 
     def state(self):
-        rings = [torch.empty(STEP_RING, self.shape.heads, 1, device=self.device)] * 4
+        rings = [torch.empty(STEP_RING, self.shape.heads, 1, device=self.device)] * 3
         return GdnMemory(self.memory.clone(), self.history.clone(), *rings)
 
     def conv(self, state, position, rows):

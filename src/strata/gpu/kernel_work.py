@@ -46,7 +46,7 @@ EXPERTS = "_entry_kernel"  # all three matrices, where gate and up differ in for
 PROMPT_PRODUCTS = "_grouped_kernel"
 PROMPT_GATE_UP = "_gate_up_prompt_kernel"
 EXPANSION = "_expand_kernel"
-RECURRENCE = "_window_kernel"
+RECURRENCE = "_step_kernel"
 ATTENTION = "_attention_part_kernel"
 SCORES = "_score_kernel"
 

@@ -68,8 +68,7 @@ class GpuSession:
         self._buffers = make_buffers(
             spec, buffer_shapes(model.layout, spec, capacity), model.device
         )
-        queries = self._buffers.tensors.get("gdn_queries")
-        self._state = SessionState(spec, capacity, model.kv_format, model.device, queries)
+        self._state = SessionState(spec, capacity, model.kv_format, model.device)
         sampler = Sampler(self._buffers.tensors)
         self._picker = GpuPicker(sampler, self._decode, spec.vocab_size)
         draft = model.weights.draft

@@ -148,8 +148,6 @@ def window_shapes(
     shapes["inputs"] = Shape((HEADER_BYTES + n * 4 * input_width(spec),), "uint8")
     if LayerKind.QSA in spec.layer_kinds:
         shapes |= _attention_shapes(spec, capacity, select_tile, part_cells)
-    if LayerKind.GDN in spec.layer_kinds:
-        shapes["gdn_queries"] = Shape((STEP_RING, spec.gdn_value_heads, spec.gdn_key_dim))
     ples = [layer.ple for layer in layers if layer.ple is not None]
     if ples:
         shapes["ple"] = Shape((n, width(ples)))

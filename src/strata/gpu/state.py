@@ -69,7 +69,6 @@ class SessionState:
         capacity: tokens of the conversation.
         kv_format: "f16" or "int8".
         device: where.
-        gdn_queries: scratch that the recurrent layers share.
 
     Raises:
         DeviceError: the card has not got the memory.
@@ -81,7 +80,6 @@ class SessionState:
         capacity: int,
         kv_format: str,
         device: torch.device,
-        gdn_queries: Tensor | None,
     ) -> None:
         self._spec = spec
         parts = state_shapes(spec, capacity, kv_format)
@@ -92,8 +90,7 @@ class SessionState:
         for layer, kind in enumerate(spec.layer_kinds):
             tensors = arena.take_all(parts[f"layer.{layer}"])
             if kind is LayerKind.GDN:
-                assert gdn_queries is not None  # noqa: S101 - planned where such a layer exists
-                self.layers.append(GdnMemory(**tensors, queries=gdn_queries))
+                self.layers.append(GdnMemory(**tensors))
             else:
                 index = IndexKeys(tensors.pop("ring"), tensors.pop("pooled"))
                 self.layers.append(QsaMemory(Cells(**tensors), index))

@@ -67,7 +67,6 @@ class Layer:
         return GdnMemory(
             self.tensor(self.memory), self.tensor(ring), poison(STEP_RING, self.heads, self.dk),
             poison(STEP_RING, self.heads, self.dv), poison(STEP_RING, self.heads, 2),
-            poison(STEP_RING, self.heads, self.dk),
         )  # fmt: skip
 
     def window(

@@ -64,8 +64,7 @@ class Layer:
         for back in range(1, KERNEL):
             ring[(position - back) % len(ring)] = self.history[-back]
         rings = [
-            poison(self.device, STEP_RING, self.heads, width)
-            for width in (self.dk, self.dv, 2, self.dk)
+            poison(self.device, STEP_RING, self.heads, width) for width in (self.dk, self.dv, 2)
         ]
         return GdnMemory(self.tensor(self.memory), self.tensor(ring), *rings)
 

@@ -52,7 +52,6 @@ class GdnMemory:
         keys: [STEP_RING, Hv, Dk], normed, of position p in row p % STEP_RING.
         values: [STEP_RING, Hv, Dv].
         rates: [STEP_RING, Hv, 2], decay and rate of learning.
-        queries: [STEP_RING, Hv, Dk], used within a launch only; layers may share it.
     """
 
     memory: Tensor
@@ -60,7 +59,6 @@ class GdnMemory:
     keys: Tensor
     values: Tensor
     rates: Tensor
-    queries: Tensor
 
 
 @dataclass(frozen=True, slots=True)
