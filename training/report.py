@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.plot import Line, line_chart
+from strata.charts import Line, line_chart
 from training.quantize import DEMO_FOLDER
 
 FOLDER = Path(__file__).resolve().parent

@@ -160,6 +160,15 @@ class Settings:
         ),
     )
 
+    routing_trace: Path | None = field(
+        default=None,
+        metadata=_wish(
+            Path,
+            "--routing-trace",
+            "Write which experts every token asked for to this file; for strata replay.",
+        ),
+    )
+
     def __post_init__(self) -> None:
         for item in fields(self):
             _check(item, getattr(self, item.name))

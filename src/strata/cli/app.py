@@ -28,6 +28,8 @@ COMMANDS = {
     "chat": ("strata.cli.chat", "Talk with the model."),
     "inspect": ("strata.cli.inspect", "Show what is in a model file."),
     "bench": ("strata.cli.bench", "Measure prompt and decode speed, memory and bandwidth."),
+    "replay": ("strata.cli.replay", "Try cache policies on a recorded routing trace."),
+    "trace": ("strata.cli.trace", "Write a made-up routing trace, as hard as that of real text."),
     "convert": ("strata.cli.convert", "Turn a Hugging Face model folder into one GGUF file."),
     "synth": ("strata.cli.synth", "Write a model file with random weights, for tests."),
 }

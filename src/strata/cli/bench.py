@@ -15,7 +15,7 @@ from rich.table import Table
 
 from strata import __version__
 from strata.cli.bench_card import print_card
-from strata.cli.bench_files import refuse_unwritable, write_report
+from strata.cli.bench_files import write_report
 from strata.cli.bench_wanted import Plan, Wanted, sizes_of
 from strata.cli.console import Bar, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
@@ -38,6 +38,7 @@ from strata.engine.parts import Parts
 from strata.engine.provenance import provenance
 from strata.engine.session import Tokens
 from strata.errors import SettingsError
+from strata.result_files import refuse_unwritable
 from strata.settings import Settings
 from strata.units import format_bytes, format_rate
 
@@ -104,7 +105,7 @@ def command(
             "  Try: --device cuda without --against, or --prompt-tokens."
         )
     if json_out is not None:
-        refuse_unwritable(json_out)
+        refuse_unwritable("--json", json_out)
     console = Console(highlight=False, soft_wrap=True)
     busy = busy_share(PROBE_S)
     if busy is not None and busy > MOST_BUSY_SHARE:

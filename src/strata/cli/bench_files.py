@@ -1,4 +1,4 @@
-"""The report's file: refused before anything is measured, written after."""
+"""The report's file, written after measuring. It is refused before by ``result_files``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,6 @@ from strata.errors import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Tries the file, and leaves everything as it was.
-
-    Raises:
-        SettingsError: it cannot be written.
-    """
-    is_new = not path.exists()
-    try:
-        with path.open("a", encoding="utf-8"):
-            pass
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise SettingsError(
-            f"--json cannot write {path}: {error.strerror}.\n"
-            "  Try: a file in a folder that exists and is yours."
-        ) from None
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:

@@ -137,7 +137,7 @@ class Chat:
         say("the last question and its answer are gone.")
 
 
-@with_settings(*ENGINE_SETTINGS)
+@with_settings(*ENGINE_SETTINGS, "routing_trace")
 def command(
     settings: Settings,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,

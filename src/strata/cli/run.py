@@ -22,7 +22,7 @@ Thinking = Annotated[
 ]
 
 
-@with_settings(*ENGINE_SETTINGS)
+@with_settings(*ENGINE_SETTINGS, "routing_trace")
 def command(
     settings: Settings,
     prompt: Annotated[str, typer.Argument(help="The text; - reads standard input.")],

@@ -14,7 +14,9 @@ from strata.engine.default_model import default_model
 from strata.engine.model_file import open_file
 from strata.engine.model_text import ModelText, NoText
 from strata.engine.parts import Parts
+from strata.engine.recording import RecordingModel
 from strata.errors import DeviceError, PlanError, SettingsError, UnsupportedError
+from strata.result_files import refuse_unwritable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +43,8 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         PlanError: it does not fit this machine.
         DeviceError: the processor, the compiled extension or a card refused.
     """
+    if settings.routing_trace is not None:
+        _check_recording(settings, settings.routing_trace)
     with open_file(model_path(settings)) as model_file:
         for notice in model_file.notices:
             telemetry.notice("model-file", notice)
@@ -49,6 +53,8 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
             telemetry.notice("draft-layer", "this model has no draft layer; nothing is drafted.")
         text = text_of(model_file)
         model, device = _load(model_file, settings, on_progress)
+    if settings.routing_trace is not None:
+        model = RecordingModel(model, settings.routing_trace)
     return Parts(
         model=model,
         text=text,
@@ -74,6 +80,16 @@ def _load(
             reason = str(error).splitlines()[0]
             telemetry.notice("device", f"the processor computes, not the card: {reason}")
     return load_model(index, spec, settings, on_progress=on_progress), "cpu"
+
+
+def _check_recording(settings: Settings, path: Path) -> None:
+    """Refuses, before anything is loaded, what could not be recorded afterwards."""
+    if settings.device != "cpu":
+        raise SettingsError(
+            "routing is recorded where the processor computes, not with --device "
+            f"{settings.device} (setting routing_trace).\n  Try: --device cpu"
+        )
+    refuse_unwritable("--routing-trace", path)
 
 
 def model_path(settings: Settings) -> Path:

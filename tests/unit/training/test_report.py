@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tests.unit.formats import checkpoints
-from training.plot import MAX_POINTS, Line, line_chart, thinned, ticks
 from training.report import (
     BEGIN,
     CARD,
@@ -25,6 +24,7 @@ from training.report import (
 )
 from training.same_text import Pair, compare
 
+from strata.charts import MAX_POINTS, Line, line_chart, thinned, ticks
 from strata.formats.synth_text import special_ids
 
 if TYPE_CHECKING:

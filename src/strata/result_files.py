@@ -1,0 +1,55 @@
+"""Files that a command leaves behind: refused before the work where they cannot be written, and
+there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from strata.errors import SettingsError
+
+
+def refuse_unwritable(flag: str, path: Path) -> None:
+    """Tries the file, and leaves everything as it was.
+
+    Raises:
+        SettingsError: it cannot be written; names the flag it was asked for with.
+    """
+    is_new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise unwritable(flag, path, error) from None
+
+
+def unwritable(flag: str, path: Path, error: OSError) -> SettingsError:
+    """The error that says so."""
+    return SettingsError(
+        f"{flag} cannot write {path}: {error.strerror}.\n"
+        "  Try: a file in a folder that exists and is yours."
+    )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes ``content`` to a new file of the same folder and renames it to ``path``.
+
+    Raises:
+        OSError: the folder refuses, or the disk is full; what was at ``path`` stays.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files for their owner alone; a result is as readable as any other.
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
