@@ -72,8 +72,21 @@ def disassemble(compiled):
     return usage, sass
 
 
+def check_lanes(compiled):
+    """Fails where what a warp does together is not in the order of lanes (``kernels.warp``)."""
+    code = compiled.asm["ttgir"]
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.M))
+    for line in code.splitlines():
+        if "elementwise_inline_asm" in line and ("shfl" in line or "mma.sync" in line):
+            for name in re.findall(r"tensor<\w+, (#\w+)>", line):
+                layout = layouts[name]
+                if "blocked" not in layout or "sizePerThread = [1]," not in layout:
+                    raise SystemExit(f"lanes of {compiled.metadata.name} lie as {layout}")
+
+
 def describe(label, compiled, weights, sass_dir):
     """Prints one line; ``weights`` is how many weights one thread covers, or 0."""
+    check_lanes(compiled)
     usage, sass = disassemble(compiled)
     ops = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", sass, re.M)
     ops = [op for op in ops if op != "NOP"]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 import triton
-from compiled import disassemble
+from compiled import check_lanes, disassemble
 from synthetic_index import SyntheticIndex
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -93,6 +93,7 @@ def launches_of(index, kv_format: str, rows: int, position: int | None) -> Recor
 
 
 def usage_of(compiled) -> str:
+    check_lanes(compiled)
     usage, _ = disassemble(compiled)
     registers, stack = (re.search(rf"{name}:(\d+)", usage)[1] for name in ("REG", "STACK"))
     return f"reg {registers:>3} stack {stack:>4} smem {compiled.metadata.shared:6}"

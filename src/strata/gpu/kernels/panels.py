@@ -1,7 +1,7 @@
 """Panels of packed rows times a few rows of activations: the loop that all decode products share.
 
 A thread has one row, or the same row of two panels, and every SLOTS-th group of it. Group sums are
-added in ascending order by handing them from slot to slot, so a result's bits depend neither on
+added in ascending order by picking one slot's at a time, so a result's bits depend neither on
 SLOTS nor on the number of activation rows. Words of the first round may be loaded before the
 activations exist; with one panel a thread, those of the next while one is multiplied.
 
@@ -112,16 +112,26 @@ def first_words(
 
 
 @triton.jit
-def _add_in_order(
-    total, sums, thread, SLOTS: tl.constexpr, IS_PAIR: tl.constexpr, NUM: tl.constexpr
-):
-    """``total`` plus the sums of the first NUM slots, ascending: in every slot the same."""
+def _add_pairs(total, sums, thread):
+    """``total`` plus the sums of the four slots, ascending: in every slot the same."""
+    for s in tl.static_range(4):
+        total = total + from_lane(sums, thread % 32 // 4 * 4 + s)
+    return total
+
+
+@triton.jit
+def _add_in_order(total, sums, SLOTS: tl.constexpr, TILE: tl.constexpr, NUM: tl.constexpr):
+    """``total`` [TILE, 8] plus the sums of the first NUM slots, ascending.
+
+    A slot is picked by a sum over all, the others zero, which is exact in any order. That is right
+    in whatever way Triton lays threads out, and callers may reshape what comes of it. ``from_lane``
+    would take fewer instructions and is not; ``tl.gather`` wants a layout of its own, and Triton
+    then unpacks the weights in both.
+    """
+    by_slot = tl.reshape(sums, (TILE, SLOTS, 8))
+    slots = tl.arange(0, SLOTS)[None, :, None]
     for s in tl.static_range(NUM):
-        if IS_PAIR:
-            lane = thread % 32 // 4 * 4 + s
-        else:
-            lane = thread % 32 // (8 * SLOTS) * (8 * SLOTS) + (8 * s + thread % 8)
-        total = total + (sums if SLOTS == 1 else from_lane(sums, lane))
+        total = total + tl.sum(tl.where(slots == s, by_slot, 0.0), axis=1)
     return total
 
 
@@ -146,7 +156,8 @@ def panel_sums(
 ):
     """Products of each thread's rows, [THREADS] float32, in every slot the same.
 
-    N tensors for rows of the first panel, then N for those of the second where there are two.
+    N tensors for rows of the first panel, then N for those of the second where there are two. With
+    IS_PAIR they may not be reshaped: lanes could then be other ones (``warp``).
 
     Args:
         words: of ``first_words``.
@@ -162,9 +173,11 @@ def panel_sums(
     IS_AHEAD: tl.constexpr = (_MOST_WORDS if THREADS <= 64 else _MOST_SHARED_WORDS) >= NUM_WORDS
     thread = tl.arange(0, THREADS)
     slot = slot_of(thread, SLOTS, IS_PAIR)
+    TILE: tl.constexpr = THREADS // (8 * SLOTS)
     totals = ()
     for _ in tl.static_range(2 * N if IS_PAIR else N):
-        totals = totals + ((thread * 0).to(tl.float32),)
+        zero = tl.zeros((THREADS,), tl.float32) if IS_PAIR else tl.zeros((TILE, 8), tl.float32)
+        totals = totals + (zero,)
     # A loop of the machine, not unrolled: the code of eight rows would outgrow its cache.
     if IS_PAIR:
         for first in range(0, GROUPS, SLOTS):
@@ -175,7 +188,7 @@ def panel_sums(
             added = ()
             for n in tl.static_range(2 * N):
                 live = tl.where(first + slot < GROUPS, sums[n], 0.0)
-                added = added + (_add_in_order(totals[n], live, thread, SLOTS, True, SLOTS),)
+                added = added + (_add_pairs(totals[n], live, thread),)
             totals = added
             words = _load(
                 panels_ptr, panels, thread, first + SLOTS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
@@ -194,7 +207,7 @@ def panel_sums(
             sums = group_sums(words[0], x, first + slot, table, FORMAT, TRAITS, GROUPS, N)
             added = ()
             for n in tl.static_range(N):
-                added = added + (_add_in_order(totals[n], sums[n], thread, SLOTS, False, SLOTS),)
+                added = added + (_add_in_order(totals[n], sums[n], SLOTS, TILE, SLOTS),)
             totals = added
             if IS_AHEAD:
                 words = coming
@@ -208,7 +221,7 @@ def panel_sums(
         sums = group_sums(words[0], x, group, table, FORMAT, TRAITS, GROUPS, N)
         added = ()
         for n in tl.static_range(N):
-            added = added + (
-                _add_in_order(totals[n], sums[n], thread, SLOTS, False, GROUPS - LAST),
-            )
+            total = _add_in_order(totals[n], sums[n], SLOTS, TILE, GROUPS - LAST)
+            total = tl.broadcast_to(total[:, None, :], (TILE, SLOTS, 8))
+            added = added + (tl.reshape(total, (THREADS,)),)
         return added

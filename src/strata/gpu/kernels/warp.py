@@ -1,7 +1,9 @@
 """What the threads of a warp do together on words: pass values on, multiply on tensor cores.
 
-A tensor has one element a thread, element i of a program being lane i % 32 of warp i // 32 (the
-layout Triton gives to ``tl.arange`` of as many elements as the program has threads, or fewer).
+A tensor has one element a thread, element i of a program being lane i % 32 of warp i // 32: the
+layout that Triton gives to ``tl.arange`` of as many elements as the program has threads. It gives
+another one to what is reshaped later on, so results of these must be used as they are.
+benchmarks/gpu/compiled.py looks at what Triton made of them.
 """
 
 from __future__ import annotations
