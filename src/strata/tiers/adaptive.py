@@ -114,7 +114,7 @@ class AdaptiveAverage(ScoredPolicy):
     Each memory keeps x := x - (x >> shift) + uses for every expert and window; x >> shift is then a
     rate. A mix is a weighted sum of rates. Before a window is learned each mix is asked how many of
     its experts are among the best that the layer's share of the slots could hold; the answers are
-    averaged over about 64 windows, and the highest wins.
+    averaged over about 16 windows, and the highest wins.
 
     Rows count when they are asked for. A miss is admitted where it is worth more, this use
     included, than the one that would go.
@@ -123,7 +123,7 @@ class AdaptiveAverage(ScoredPolicy):
     SHIFTS = (3, 4, 5, 7)
     # Weights of the rates. The last one is for favourites that come back after a long while.
     MIXES = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 4))
-    JUDGED_OVER = 6
+    JUDGED_OVER = 4
     # Rows of a prompt that fade the averages once, as many as a window can have.
     PROMPT_ROWS = 8
     _UNIT = 1 << 20

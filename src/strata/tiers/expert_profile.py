@@ -1,6 +1,6 @@
 """Which experts are worth a slot: a ranking of (layer, expert) pairs, and its file ``STRP``.
 
-Owns the ranking and the file format (docs/routing-traces.md). What is done with a ranking is
+Owns the ranking and the file format (docs/expert-cache.md). What is done with a ranking is
 ``tiers.slots``.
 """
 

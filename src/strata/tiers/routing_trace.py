@@ -1,6 +1,6 @@
 """Which experts a run asked for: the trace in memory, and its file.
 
-Owns the file format ``STRT`` (docs/routing-traces.md). Who records is ``tiers.recorder``; what is
+Owns the file format ``STRT`` (docs/expert-cache.md). Who records is ``tiers.recorder``; what is
 learned from a trace is ``tiers.replay``.
 """
 

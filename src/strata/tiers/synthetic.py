@@ -3,7 +3,7 @@
 Owns a router in miniature: each expert's score is a constant, its favour with the model, plus what
 the text is about, which drifts, plus chance; the best K of a layer are chosen. The longer a text
 goes on, the more it is about something. The constants are fitted to hit rates that were published
-for real text on this model (docs/routing-traces.md). Integers and IEEE operations only: a seed
+for real text on this model (docs/expert-cache.md). Integers and IEEE operations only: a seed
 gives the same trace on every machine.
 """
 

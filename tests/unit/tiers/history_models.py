@@ -98,7 +98,7 @@ class HistoryModel:
     def best_mix(self):
         scores = [0, 0, 0, 0]
         for window in self.foreseen:
-            scores = [s - s // 64 + 65536 * n for s, n in zip(scores, window, strict=True)]
+            scores = [s - s // 16 + 65536 * n for s, n in zip(scores, window, strict=True)]
         return scores.index(max(scores))
 
     def worth_ema(self, layer, expert, running):
