@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.tiers.history_models import HistoryModel
 
 from strata.errors import SettingsError
+from strata.tiers.adaptive import ONE_USE, DecayedSwaps
 from strata.tiers.policy_table import POLICIES, PolicyOptions, make_policy
 from strata.tiers.replay import carry_out
 from strata.tiers.slots import Residency, layer_slots, ranked_slots, shared_slots
@@ -113,6 +114,21 @@ def test_swaps_wait_for_four_windows_and_one_and_a_half_uses():
         assert policy.settle(1) == []
     policy.ask(0, np.array([[0]]), is_prompt=False)
     assert policy.settle(1) == [(0, 0)]
+
+
+def test_a_gain_of_just_one_and_a_half_is_enough_and_counts_fade_by_seven_tenths():
+    residency = Residency(layer_slots(1, 3, 1))
+    residency.fill([0])
+    policy = DecayedSwaps(residency, every=1, decay=ONE_USE // 2)
+    policy.ask(0, np.array([[0]]), is_prompt=False)
+    assert policy.settle(1) == []
+    policy.ask(0, np.array([[1], [1]]), is_prompt=False)
+    assert policy.settle(2) == [(1, 0)]  # two uses against half of one
+
+    policy = DecayedSwaps(residency, every=1)
+    policy.ask(0, np.array([[2]]), is_prompt=False)
+    policy.settle(1)
+    assert policy.heat().tolist() == [[0, 0, int(0.7 * ONE_USE)]]
 
 
 def test_rows_that_were_not_kept_do_not_count_for_swaps():

@@ -108,6 +108,13 @@ def test_default_policy_on_made_up_routing(slots: int):
     assert rates["ema"] >= max(rates.values()) - 0.001
 
 
+def test_only_kept_rows_count():
+    ids = np.array([[[2], [1]]], np.uint16)
+    windows = tuple(RoutingWindow(WindowKind.DECODE, n, 1, ids) for n in range(4))
+    outcome = replay(RoutingTrace("", 1, 4, 1, windows), layer_slots(1, 4, 1), "swaps")
+    assert outcome.resident.tolist() == [2]
+
+
 def test_sized_slots_and_options_reach_the_policy():
     trace = synthetic_trace(SyntheticText(2, 16, 3, num_decoded=50))
     ranking = np.arange(32)[::-1].copy()
