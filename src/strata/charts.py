@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 760, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 40, 48
-COLORS = ("#1f5fa8", "#c2571a", "#2d7d46", "#8a3d8f", "#555555")
+COLORS = (
+    "#1f5fa8", "#c2571a", "#2d7d46", "#8a3d8f", "#555555", "#b8860b", "#0f8b8d", "#b03060",
+)  # fmt: skip
 # Points drawn of a line; more are averaged, which also smooths the noise of single batches.
 MAX_POINTS = 240
 _TICKS = 6
