@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from strata import errors
+from strata import errors, telemetry
 from strata.cli.app import app
 from strata.formats.convert_types import TypePlan
 from strata.formats.synth import GEOMETRIES, synthesize
@@ -34,9 +34,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def strata() -> Callable[..., Result]:
-    """Runs a command in this process."""
+    """Runs a command in this process, which has told nothing yet, as a new one would."""
 
     def run(*args: object, stdin: str | bytes | None = None) -> Result:
+        telemetry.forget()
         return CliRunner().invoke(app, [str(arg) for arg in args], input=stdin)
 
     return run
