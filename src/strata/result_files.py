@@ -3,6 +3,7 @@ there whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -17,6 +18,11 @@ def refuse_unwritable(flag: str, path: Path) -> None:
         SettingsError: it cannot be written; names the flag it was asked for with.
     """
     is_new = not path.exists()
+    if not is_new and not path.is_file() and not path.is_dir():
+        # Opening a pipe and closing it would end it for whoever reads.
+        if not os.access(path, os.W_OK):
+            raise unwritable(flag, path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+        return
     try:
         with path.open("ab"):
             pass
@@ -37,9 +43,16 @@ def unwritable(flag: str, path: Path, error: OSError) -> SettingsError:
 def write_whole(path: Path, content: bytes) -> None:
     """Writes ``content`` to a new file of the same folder and renames it to ``path``.
 
+    A link stays a link: the file it names is replaced. A device or a pipe is written to as it is,
+    since a rename would put a file in its place.
+
     Raises:
-        OSError: the folder refuses, or the disk is full; what was at ``path`` stays.
+        OSError: the folder refuses, or the disk is full; the file that was at ``path`` stays.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:
