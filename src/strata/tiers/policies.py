@@ -7,6 +7,7 @@ Owns no slots: it reads a ``Residency`` that its caller changes as told.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -66,7 +67,7 @@ def distinct(rows: Keys) -> Keys:
     return flat[np.sort(first)]
 
 
-class ScoredPolicy:
+class ScoredPolicy(ABC):
     """Admits misses into the slots of those that are worth least; subclasses give the worth.
 
     Args:
@@ -128,15 +129,15 @@ class ScoredPolicy:
         every = np.arange(self.num_keys)
         return self.worth(0, every).reshape(self.num_layers, self.num_experts)
 
-    def touch(self, layer: int, keys: Keys) -> None:
+    def touch(self, layer: int, keys: Keys) -> None:  # noqa: B027 - most learn nothing here
         """Learns that rows [T, K] of keys are needed now."""
 
-    def count(self, layer: int, keys: Keys) -> None:
+    def count(self, layer: int, keys: Keys) -> None:  # noqa: B027 - likewise
         """Learns that rows [T, K] of keys became part of the text."""
 
+    @abstractmethod
     def worth(self, layer: int, keys: Keys) -> Keys:
         """How much each key is worth while ``layer`` runs, 0 to ``MAX_WORTH``."""
-        raise NotImplementedError
 
     def cheapest(self, layer: int, num_wanted: int, is_held: NDArray[np.bool_]) -> Keys:
         """Up to ``num_wanted`` slots of the layer's pool: free ones, then those worth least.
