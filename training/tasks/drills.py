@@ -27,8 +27,8 @@ _MOST_TURNS = 8
 # Of the questions that ask for keys: finding what stands before a value is learned later than what
 # follows a key, and by itself.
 _REVERSE_SHARE = 0.5
-# Of the questions that stand before the list.
-_FIRST_SHARE = 0.3
+# Of the questions that stand before the list: those that ask for a key are the last to be learned.
+_FIRST_SHARE = 0.6
 # Pairs in a list. Short lists are common: a network of 64 wide that sees lists of 2 to 8 pairs
 # finds out that values belong to keys after 160 steps, one that sees 8 alone after 700.
 _MOST_PAIRS = 40

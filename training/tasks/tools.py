@@ -318,7 +318,7 @@ def grade_words(example: Example, answer: str) -> bool:
 
 
 TASKS: tuple[Task, ...] = (
-    Task("tool_call", generate_call, grade_call, 1.6),
+    Task("tool_call", generate_call, grade_call, 3.0),
     Task("tool_answer", generate_answer, grade_words, 0.6),
     Task("no_tool", generate_no_tool, grade_words, 0.3),
 )
