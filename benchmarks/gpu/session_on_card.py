@@ -297,7 +297,7 @@ def speed(args) -> None:
     geometry = replace(geometry, num_layers=args.layers or geometry.num_layers)
     contexts = [int(n) for n in args.contexts.split(",")]
     lengths = [int(n) for n in args.prompts.split(",") if n]
-    capacity = max(*contexts, *lengths) + 512
+    capacity = max([*contexts, *lengths]) + 512
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
         spec = index.spec
