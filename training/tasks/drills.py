@@ -27,6 +27,7 @@ _MOST_TURNS = 8
 # Of the questions that ask for keys: finding what stands before a value is learned later than what
 # follows a key, and by itself.
 _REVERSE_SHARE = 0.5
+_REVERSE_SHARE_AHEAD = 0.8
 # Of the questions that stand before the list: those that ask for a key are the last to be learned.
 _FIRST_SHARE = 0.6
 # Pairs in a list. Short lists are common: a network of 64 wide that sees lists of 2 to 8 pairs
@@ -101,6 +102,18 @@ def look_up_in_turns(rng: random.Random, split: Split) -> Example:
     return _conversation("look_up_in_turns", texts, [question.answer for question in questions])
 
 
+def look_up_ahead(rng: random.Random, split: Split) -> Example:
+    """A question, then the list: what is asked for has to be remembered while the list goes by.
+
+    Mostly the key of a value, which no word of the answer before it gives away.
+    """
+    kind = rng.choice(recall.KINDS)
+    pairs = _held(kind, _num_pairs(rng, kind), rng, split)
+    question = recall.ask(rng, kind, pairs, rng.choice(pairs), reverse_share=_REVERSE_SHARE_AHEAD)
+    text = f"{question.text}\n\n{recall.introduced(rng, kind, pairs)}"
+    return _conversation("look_up_ahead", [text], [question.answer])
+
+
 def _words(rng: random.Random) -> str:
     draws: Sequence[Callable[[random.Random], str]] = (
         lambda r: r.choice(PLAIN_WORDS),
@@ -136,11 +149,12 @@ def grade(example: Example, answer: str) -> bool:
     return bool(answer.strip() == example.messages[-1]["content"])
 
 
-LOOK_UPS = ("look_up_all", "look_up_in_turns", "recall")
+LOOK_UPS = ("look_up_all", "look_up_in_turns", "look_up_ahead", "recall")
 """Tasks whose answers are right only if the value of a key has been found."""
 
 TASKS: tuple[Task, ...] = (
     Task("look_up_all", look_up_all, grade, 2.5),
     Task("look_up_in_turns", look_up_in_turns, grade, 1.5),
+    Task("look_up_ahead", look_up_ahead, grade, 5.0),
     Task("repeat", repeat, grade, 1.0),
 )

@@ -228,6 +228,14 @@ def layout(rng: random.Random, kind: Kind, pairs: list[Pair]) -> str:
     return "\n".join(f"{before}{key}{between}{value}" for key, value in pairs)
 
 
+def introduced(rng: random.Random, kind: Kind, pairs: list[Pair]) -> str:
+    """The pairs in one of the layouts, mostly behind a line that says what they are."""
+    listing = layout(rng, kind, pairs)
+    if rng.random() < 0.7:
+        return f"{rng.choice(_INTRODUCTIONS).format(title=kind.title)}\n{listing}"
+    return listing
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question about one pair, and what is to be said."""
@@ -272,9 +280,7 @@ def generate(rng: random.Random, split: Split) -> Example:
         pairs = _pairs(rng, kind, count)
         held = [pair for pair in pairs if in_split(f"{pair[0]}:{pair[1]}", split)]
     question = ask(rng, kind, pairs, rng.choice(held))
-    listing = layout(rng, kind, pairs)
-    if rng.random() < 0.7:
-        listing = f"{rng.choice(_INTRODUCTIONS).format(title=kind.title)}\n{listing}"
+    listing = introduced(rng, kind, pairs)
     messages: list[Message] = []
     choice = rng.random()
     earlier = [pair for pair in held if question.pair != pair]
