@@ -155,6 +155,6 @@ LOOK_UPS = ("look_up_all", "look_up_in_turns", "look_up_ahead", "recall")
 TASKS: tuple[Task, ...] = (
     Task("look_up_all", look_up_all, grade, 2.5),
     Task("look_up_in_turns", look_up_in_turns, grade, 1.5),
-    Task("look_up_ahead", look_up_ahead, grade, 5.0),
+    Task("look_up_ahead", look_up_ahead, grade, 8.0),
     Task("repeat", repeat, grade, 1.0),
 )
