@@ -158,7 +158,7 @@ def expert_cases(formats):
                 "grid_ptr": "*i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32",
                 "factors_ptr": "*fp32", "out_ptr": "*fp32", "out_stride": "i32",
                 "entries_of_row": "i32", "num_rows": "i32", "rows_of_role": "i32",
-                "SLOTS": options["SLOTS"], "TILE": options["TILE"],
+                "THREADS": options["THREADS"], "TILE": options["TILE"],
             }  # fmt: skip
             compiled = compile_kernel(
                 module._entry_kernel, arguments, {"num_warps": options["num_warps"]}

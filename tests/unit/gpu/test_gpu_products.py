@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from tests.unit.reference.stored_rows import random_rows  # noqa: E402
 
 from strata.formats.block_formats import FORMATS  # noqa: E402
-from strata.gpu.kernels.product import product  # noqa: E402
+from strata.gpu.kernels.product import Tiling, product  # noqa: E402
 from strata.gpu.kernels.quantize import empty_codes, quantize  # noqa: E402
 from strata.gpu.packing import pack  # noqa: E402
 from strata.gpu.packing_fields import BLOCK_FORMATS  # noqa: E402
@@ -63,9 +63,17 @@ def test_a_row_has_the_same_bits_in_every_window(num_rows: int, device: str) -> 
 
 
 @pytest.mark.parametrize(
-    "tiling", [(1, 4, False), (2, 2, False), (4, 1, False), (4, 2, True), (4, 4, True)]
+    "tiling",
+    [
+        (1, 1, False),  # four groups at once, of three
+        (2, 5, False),  # rounds, the last not full, and more panels than there are
+        (4, 3, False),
+        (1, 2, True),
+        (1, 6, True),
+        (4, 4, True, 128),
+    ],
 )
-def test_the_tiling_changes_no_bit(tiling: tuple[int, int, bool], device: str) -> None:
+def test_the_tiling_changes_no_bit(tiling: Tiling, device: str) -> None:
     rng = np.random.default_rng()
     inner = 608
     raw = random_rows("IQ4_NL", 24, inner, seed=int(rng.integers(1 << 30)))

@@ -18,7 +18,9 @@ from strata.gpu.kernels.arith import INTERPRETED
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.float_product import float_shape, float_sums, float_words
 from strata.gpu.kernels.lattices import lattice
+from strata.gpu.kernels.panels import scratch_words
 from strata.gpu.kernels.product import multiply_panels, shape_of, tiling_options
+from strata.gpu.kernels.shared_words import shared_words
 from strata.gpu.weight_layout import MAX_MATRICES
 from strata.reference.expert_numerics import SEGMENT_COLUMNS
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from strata.gpu.kernels.product import Tiling
     from strata.gpu.kernels.quantize import Codes
     from strata.gpu.packing import PackedMatrix
 
@@ -56,6 +59,7 @@ def bundle_product(
     out: Tensor,
     *,
     is_split: bool,
+    tiling: Tiling | None = None,
 ) -> None:
     """out[n, column of a matrix + r] = row r of that matrix times x[n]; bits as of one by one.
 
@@ -65,10 +69,12 @@ def bundle_product(
         x: [N, inner] float32, rows of any stride, N from 1 to 8; for plain matrices.
         out: [N, columns] float32, rows of any stride.
         is_split: x is as ``float_product`` takes split rows.
+        tiling: of the packed matrices; None chooses, the bits are the same.
     """
     order = sorted(matrices, key=lambda item: not isinstance(item[0], FloatMatrix))
     num_groups = 0 if codes is None else codes.num_groups
-    tile, options = tiling_options(None, _INTERPRETED_PANELS, num_groups, len(x))
+    num_panels = sum(m.num_panels for m, _ in matrices if not isinstance(m, FloatMatrix))
+    tile, options = tiling_options(tiling, num_panels, num_groups, len(x))
     num_warps = options["num_warps"]
     parts = [
         _float_part(matrix, column, len(x), num_warps)
@@ -87,8 +93,8 @@ def bundle_product(
         fields = (codes.codes, codes.scales, codes.sums, codes.scaled_sums, codes.scaled_half_sums)
     _bundle_kernel[(end,)](
         *fields, x, x.stride(0), out, out.stride(0), *values, **constants, N=len(x),
-        SLOTS=options["SLOTS"], IS_PAIR=options["IS_PAIR"], IS_SPLIT=is_split, num_warps=num_warps,
-        **LAUNCH_AFTER,
+        SCRATCH=scratch_words(len(x), tile, num_groups), IS_PAIR=options["IS_PAIR"],
+        THREADS=options["THREADS"], IS_SPLIT=is_split, num_warps=num_warps, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -119,11 +125,11 @@ def _packed_part(matrix: PackedMatrix, column: int, tile: int) -> _Part:
 
 @triton.jit
 def _part(
-    number, x, x_ptr, x_stride, out_ptr, out_stride, panels_ptr, grid_ptr, num_panels, num_rows,
-    column, FORMAT: tl.constexpr, IS_FLOAT: tl.constexpr, TRAITS: tl.constexpr,
+    number, x, scratch, x_ptr, x_stride, out_ptr, out_stride, panels_ptr, grid_ptr, num_panels,
+    num_rows, column, FORMAT: tl.constexpr, IS_FLOAT: tl.constexpr, TRAITS: tl.constexpr,
     PLANES: tl.constexpr, NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr,
     GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, SHAPE: tl.constexpr, N: tl.constexpr,
-    SLOTS: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr, IS_PAIR: tl.constexpr,
+    TILE: tl.constexpr, IS_SPLIT: tl.constexpr, IS_PAIR: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
     """Program ``number`` of one matrix; TILE is panels, or rows of a plain matrix."""
     if IS_FLOAT:
@@ -140,9 +146,9 @@ def _part(
         tl.store(out_ptr + n * out_stride + column + row, sums[0], mask=row < num_rows)
     else:
         multiply_panels(
-            number * TILE, panels_ptr, num_panels, x, grid_ptr, out_ptr + column, out_stride,
-            num_rows, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS,
-            TILE, IS_PAIR,
+            number * TILE, panels_ptr, num_panels, x, grid_ptr, scratch, out_ptr + column,
+            out_stride, num_rows, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
+            IS_SHORT, N, TILE, IS_PAIR, THREADS,
         )  # fmt: skip
 
 
@@ -175,35 +181,38 @@ def _bundle_kernel(
     d_PLANES: tl.constexpr, d_NUM_PLANES: tl.constexpr, d_PANEL_BYTES: tl.constexpr,
     d_GROUPS: tl.constexpr, d_IS_SHORT: tl.constexpr, d_SHAPE: tl.constexpr,
     d_TILE: tl.constexpr,
-    N: tl.constexpr, SLOTS: tl.constexpr, IS_SPLIT: tl.constexpr, IS_PAIR: tl.constexpr,
+    N: tl.constexpr, SCRATCH: tl.constexpr, IS_PAIR: tl.constexpr, THREADS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
     x = (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr)
+    scratch = shared_words(SCRATCH)
     if number < a_end:
         _part(
-            number, x, x_ptr, x_stride, out_ptr, out_stride, a_ptr, a_grid_ptr, a_panels, a_rows,
-            a_column, a_FORMAT, a_IS_FLOAT, a_TRAITS, a_PLANES, a_NUM_PLANES, a_PANEL_BYTES,
-            a_GROUPS, a_IS_SHORT, a_SHAPE, N, SLOTS, a_TILE, IS_SPLIT, IS_PAIR,
+            number, x, scratch, x_ptr, x_stride, out_ptr, out_stride, a_ptr, a_grid_ptr,
+            a_panels, a_rows, a_column, a_FORMAT, a_IS_FLOAT, a_TRAITS, a_PLANES,
+            a_NUM_PLANES, a_PANEL_BYTES, a_GROUPS, a_IS_SHORT, a_SHAPE, N, a_TILE, IS_SPLIT,
+            IS_PAIR, THREADS,
         )  # fmt: skip
     elif number < b_end:
         _part(
-            number - a_end, x, x_ptr, x_stride, out_ptr, out_stride, b_ptr, b_grid_ptr, b_panels,
-            b_rows, b_column, b_FORMAT, b_IS_FLOAT, b_TRAITS, b_PLANES, b_NUM_PLANES,
-            b_PANEL_BYTES, b_GROUPS, b_IS_SHORT, b_SHAPE, N, SLOTS,
-            b_TILE, IS_SPLIT, IS_PAIR,
+            number - a_end, x, scratch, x_ptr, x_stride, out_ptr, out_stride, b_ptr, b_grid_ptr,
+            b_panels, b_rows, b_column, b_FORMAT, b_IS_FLOAT, b_TRAITS, b_PLANES,
+            b_NUM_PLANES, b_PANEL_BYTES, b_GROUPS, b_IS_SHORT, b_SHAPE, N, b_TILE, IS_SPLIT,
+            IS_PAIR, THREADS,
         )  # fmt: skip
     elif c_FORMAT != "":
         if number < c_end:
             _part(
-                number - b_end, x, x_ptr, x_stride, out_ptr, out_stride, c_ptr, c_grid_ptr,
-                c_panels, c_rows, c_column, c_FORMAT, c_IS_FLOAT, c_TRAITS, c_PLANES, c_NUM_PLANES,
-                c_PANEL_BYTES, c_GROUPS, c_IS_SHORT, c_SHAPE, N, SLOTS,
-                c_TILE, IS_SPLIT, IS_PAIR,
+                number - b_end, x, scratch, x_ptr, x_stride, out_ptr, out_stride, c_ptr, c_grid_ptr,
+                c_panels, c_rows, c_column, c_FORMAT, c_IS_FLOAT, c_TRAITS, c_PLANES,
+                c_NUM_PLANES, c_PANEL_BYTES, c_GROUPS, c_IS_SHORT, c_SHAPE, N, c_TILE, IS_SPLIT,
+                IS_PAIR, THREADS,
             )  # fmt: skip
         elif d_FORMAT != "":
             _part(
-                number - c_end, x, x_ptr, x_stride, out_ptr, out_stride, d_ptr, d_grid_ptr,
-                d_panels, d_rows, d_column, d_FORMAT, d_IS_FLOAT, d_TRAITS, d_PLANES, d_NUM_PLANES,
-                d_PANEL_BYTES, d_GROUPS, d_IS_SHORT, d_SHAPE, N, SLOTS,
-                d_TILE, IS_SPLIT, IS_PAIR,
+                number - c_end, x, scratch, x_ptr, x_stride, out_ptr, out_stride, d_ptr, d_grid_ptr,
+                d_panels, d_rows, d_column, d_FORMAT, d_IS_FLOAT, d_TRAITS, d_PLANES,
+                d_NUM_PLANES, d_PANEL_BYTES, d_GROUPS, d_IS_SHORT, d_SHAPE, N, d_TILE, IS_SPLIT,
+                IS_PAIR, THREADS,
             )  # fmt: skip

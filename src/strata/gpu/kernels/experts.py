@@ -18,8 +18,10 @@ import triton.language as tl
 from strata.gpu.kernels import arith
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.lattices import lattice
-from strata.gpu.kernels.product import matrix_sums, shape_of, tiling_options
+from strata.gpu.kernels.panels import keep_sums, round_words, row_sums, scratch_words
+from strata.gpu.kernels.product import shape_of, tiling_options
 from strata.gpu.kernels.quantize import Codes, empty_codes, store_codes
+from strata.gpu.kernels.shared_words import shared_words
 from strata.gpu.kernels.tables import points_of
 
 if TYPE_CHECKING:
@@ -68,10 +70,10 @@ def _entry_kernel(
     grid_ptr, ids_ptr, slot_of_ptr, factors_ptr, out_ptr, out_stride, entries_of_row, num_rows,
     rows_of_role, FORMAT: tl.constexpr, TRAITS: tl.constexpr, PLANES: tl.constexpr,
     NUM_PLANES: tl.constexpr, PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr,
-    IS_SHORT: tl.constexpr, SLOTS: tl.constexpr, TILE: tl.constexpr,
+    IS_SHORT: tl.constexpr, TILE: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
     """The first ``rows_of_role`` rows have one factor, what follows the one after it."""
-    table = points_of(grid_ptr, FORMAT)
+    table = points_of(grid_ptr, FORMAT, TRAITS)
     wait_for_inputs()
     entry = tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_of_ptr + tl.load(ids_ptr + entry)).to(tl.int64)
@@ -87,16 +89,22 @@ def _entry_kernel(
         )
         first_factor = tl.load(factors_ptr + slot * 3)
         second_factor = tl.load(factors_ptr + slot * 3 + (num_rows > rows_of_role).to(tl.int32))
-        totals = matrix_sums(
-            blobs_ptr + slot * blob_bytes, first, num_panels, x, table, FORMAT, TRAITS, PLANES,
-            NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, 1, SLOTS, TILE,
+        scratch = shared_words(scratch_words(1, TILE, GROUPS))
+        blob_ptr = blobs_ptr + slot * blob_bytes
+        words = round_words(
+            0, blob_ptr, first, 0, num_panels, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT,
+            TILE, TILE, False, THREADS,
         )  # fmt: skip
-        panel = (first + tl.arange(0, TILE))[:, None, None]
-        part = tl.arange(0, SLOTS)[None, :, None]
-        rows = panel * 8 + part * 0 + tl.arange(0, 8)[None, None, :]
+        keep_sums(
+            words, blob_ptr, first, 0, num_panels, x, table, scratch, FORMAT, TRAITS, PLANES,
+            NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, 1, TILE, TILE, False, THREADS,
+        )  # fmt: skip
+        place = tl.arange(0, triton.next_power_of_2(TILE * 8))
+        sums = row_sums(scratch, tl.minimum(place, TILE * 8 - 1), GROUPS)
+        rows = first * 8 + place
         factor = tl.where(rows < rows_of_role, first_factor, second_factor)
-        is_stored = (rows < num_rows) & (part == 0)
-        tl.store(out_ptr + entry * out_stride + rows, totals[0] * factor, mask=is_stored)
+        is_stored = (rows < num_rows) & (place < TILE * 8)
+        tl.store(out_ptr + entry * out_stride + rows, sums * factor, mask=is_stored)
 
 
 @triton.jit

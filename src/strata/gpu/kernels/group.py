@@ -134,7 +134,7 @@ def group_sums(
         for n in tl.static_range(N):
             loaded = loaded + (four_blocks(x, n, group, GROUPS, half, TRAITS),)
         for b in tl.static_range(4 * half, 4 * half + 4):
-            codes = block_codes(FORMAT, words, b, table)
+            codes = block_codes(FORMAT, words, b, table, TRAITS[5])
             weights = block_scales(FORMAT, words, b)
             summed = ()
             for n in tl.static_range(N):

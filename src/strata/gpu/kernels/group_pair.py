@@ -97,7 +97,10 @@ def pair_sums(
         for n in tl.static_range(N):
             loaded = loaded + (four_blocks(x, n, group, GROUPS, half, TRAITS),)
         for b in tl.static_range(4 * half, 4 * half + 4):
-            codes = (block_codes(FORMAT, words0, b, table), block_codes(FORMAT, words1, b, table))
+            codes = (
+                block_codes(FORMAT, words0, b, table, TRAITS[5]),
+                block_codes(FORMAT, words1, b, table, TRAITS[5]),
+            )
             weights = (block_scales(FORMAT, words0, b), block_scales(FORMAT, words1, b))
             at = x_ptr + 2 * b * GROUPS * 16
             summed = ()

@@ -15,6 +15,9 @@ from triton.runtime.interpreter import TensorHandle
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# Programs run one after another, so one memory is each one's own.
+_SHARED = np.full(1 << 20, np.nan, np.float32)
+
 
 def _words(*operands: Any) -> list[NDArray[np.int32]]:
     arrays = np.broadcast_arrays(*(np.asarray(x.handle.data, np.int32) for x in operands))
@@ -74,3 +77,23 @@ def multiply_words(*operands: Any) -> tuple[Any, ...]:
     )
     like = operands[0]
     return tuple(_tensor(like, x.reshape(like.handle.data.shape)) for x in sums)
+
+
+def shared_words(NUM: Any) -> int:
+    """Address of words of shared memory. Nothing that was there before can be read."""
+    _SHARED[: int(NUM)] = np.nan
+    return 0
+
+
+def store_shared(at: Any, value: Any) -> None:
+    """``st.shared.b32`` of float32."""
+    places, values = np.broadcast_arrays(at.handle.data, value.handle.data)
+    _SHARED[places // 4] = values
+
+
+def load_shared(at: Any) -> Any:
+    """``ld.shared.b32`` of float32."""
+    return tl.core.tensor(
+        TensorHandle(_SHARED[at.handle.data // 4], tl.float32),
+        tl.block_type(tl.float32, at.type.shape),
+    )

@@ -13,9 +13,16 @@ import triton.language as tl
 from strata.gpu.kernels import arith
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.lattices import lattice
-from strata.gpu.kernels.panels import clamped, first_words, panel_sums, panels_of, store_sums
+from strata.gpu.kernels.panels import (
+    keep_sums,
+    round_words,
+    row_sums,
+    scratch_words,
+    store_rows,
+)
+from strata.gpu.kernels.shared_words import shared_words
 from strata.gpu.kernels.tables import points_of
-from strata.gpu.kernels.unpack import traits
+from strata.gpu.kernels.unpack import copies_of, traits
 from strata.gpu.packing import PackedMatrix, panel_bytes, places_of
 
 if TYPE_CHECKING:
@@ -27,9 +34,11 @@ MAX_ROWS = 8
 PAIR_FROM = 3
 """Rows of activations from which the matrix instruction is used (see ``panels``)."""
 
-Tiling = tuple[int, int, bool]
-"""SLOTS (1, 2 or 4) groups and TILE panels, powers of two, side by side in a program; IS_PAIR, with
-4 slots and at least two panels."""
+Tiling = tuple[int, int, bool] | tuple[int, int, bool, int]
+"""WARPS, a power of two, and TILE panels of a program; IS_PAIR, with an even number of panels; most
+registers of a thread, where there is a bound."""
+
+_MOST_WARPS = 8
 
 
 @triton.jit
@@ -52,46 +61,51 @@ def matrix_sums(
 ):
     """Rows of TILE panels times N rows of activations: N tensors [TILE, SLOTS, 8].
 
-    Every slot holds the same. ``table`` is as ``block_codes`` takes it.
+    Every slot holds the same; TILE * SLOTS * 8 threads. ``table`` is as ``block_codes`` takes it.
     """
     THREADS: tl.constexpr = TILE * SLOTS * 8
-    panels = clamped(panels_of(first_panel, THREADS, SLOTS, False), num_panels, False)
-    words = first_words(
-        panels_ptr, panels, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, SLOTS, False, THREADS
-    )
-    totals = panel_sums(
-        words, panels_ptr, panels, x, table, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES,
-        GROUPS, IS_SHORT, N, SLOTS, False, THREADS,
+    scratch = shared_words(scratch_words(N, TILE, GROUPS))
+    words = round_words(
+        0, panels_ptr, first_panel, 0, num_panels, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS,
+        IS_SHORT, TILE, TILE, False, THREADS,
     )  # fmt: skip
-    shaped = ()
+    keep_sums(
+        words, panels_ptr, first_panel, 0, num_panels, x, table, scratch, FORMAT, TRAITS, PLANES,
+        NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, N, TILE, TILE, False, THREADS,
+    )  # fmt: skip
+    place = tl.arange(0, TILE)[:, None, None] * 8 + tl.arange(0, 8)[None, None, :]
+    place = place + tl.arange(0, SLOTS)[None, :, None] * 0
+    sums = ()
     for n in tl.static_range(N):
-        shaped = shaped + (tl.reshape(totals[n], (TILE, SLOTS, 8)),)
-    return shaped
+        sums = sums + (row_sums(scratch, n * TILE * 8 + place, GROUPS),)
+    return sums
 
 
 @triton.jit
 def multiply_panels(
-    first, panels_ptr, num_panels, x, grid_ptr, out_ptr, out_stride, num_rows,
+    first, panels_ptr, num_panels, x, grid_ptr, scratch, out_ptr, out_stride, num_rows,
     FORMAT: tl.constexpr, TRAITS: tl.constexpr, PLANES: tl.constexpr, NUM_PLANES: tl.constexpr,
     PANEL_BYTES: tl.constexpr, GROUPS: tl.constexpr, IS_SHORT: tl.constexpr, N: tl.constexpr,
-    SLOTS: tl.constexpr, TILE: tl.constexpr, IS_PAIR: tl.constexpr,
+    TILE: tl.constexpr, IS_PAIR: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
-    """out[n, row] of the rows of TILE panels from ``first`` on; all that a program does."""
-    THREADS: tl.constexpr = TILE * SLOTS * 8 // (2 if IS_PAIR else 1)
-    fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES, TILE)
-    panels = panels_of(first, THREADS, SLOTS, IS_PAIR)
-    loaded = clamped(panels, num_panels, IS_PAIR)
-    words = first_words(
-        panels_ptr, loaded, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, SLOTS, IS_PAIR,
-        THREADS,
+    """out[n, row] of the rows of TILE panels from ``first`` on; all that a program does.
+
+    ``scratch`` is the address of ``scratch_words`` words of shared memory.
+    """
+    UNITS: tl.constexpr = TILE // 2 if IS_PAIR else TILE
+    if UNITS * GROUPS * 8 > THREADS:
+        fetch_ahead(panels_ptr, first, num_panels, PANEL_BYTES, TILE)
+    words = round_words(
+        0, panels_ptr, first, 0, num_panels, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT,
+        UNITS, UNITS, IS_PAIR, THREADS,
     )  # fmt: skip
-    table = points_of(grid_ptr, FORMAT)
+    table = points_of(grid_ptr, FORMAT, TRAITS)
     wait_for_inputs()
-    sums = panel_sums(
-        words, panels_ptr, loaded, x, table, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES,
-        GROUPS, IS_SHORT, N, SLOTS, IS_PAIR, THREADS,
+    keep_sums(
+        words, panels_ptr, first, 0, num_panels, x, table, scratch, FORMAT, TRAITS, PLANES,
+        NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, N, UNITS, UNITS, IS_PAIR, THREADS,
     )  # fmt: skip
-    store_sums(sums, panels, out_ptr, out_stride, num_rows, N, SLOTS, IS_PAIR, THREADS)
+    store_rows(scratch, first, num_rows, out_ptr, out_stride, GROUPS, N, TILE)
 
 
 # Sizes must not choose a compilation of their own: one kernel serves all matrices of a format.
@@ -119,15 +133,15 @@ def _product_kernel(
     GROUPS: tl.constexpr,
     IS_SHORT: tl.constexpr,
     N: tl.constexpr,
-    SLOTS: tl.constexpr,
     TILE: tl.constexpr,
     IS_PAIR: tl.constexpr,
+    THREADS: tl.constexpr,
 ):
     multiply_panels(
         tl.program_id(0) * TILE, panels_ptr, num_panels,
-        (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr), grid_ptr, out_ptr, out_stride,
-        num_rows, FORMAT, TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, N, SLOTS,
-        TILE, IS_PAIR,
+        (codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr), grid_ptr,
+        shared_words(scratch_words(N, TILE, GROUPS)), out_ptr, out_stride, num_rows, FORMAT,
+        TRAITS, PLANES, NUM_PLANES, PANEL_BYTES, GROUPS, IS_SHORT, N, TILE, IS_PAIR, THREADS,
     )  # fmt: skip
 
 
@@ -136,7 +150,7 @@ def shape_of(format_name: str, inner: int) -> dict[str, object]:
     places = places_of(format_name, inner)
     return {
         "FORMAT": format_name,
-        "TRAITS": traits(format_name),
+        "TRAITS": (*traits(format_name), copies_of(format_name)),
         # Four numbers a plane: a tuple of tuples does not survive Triton's calls.
         "PLANES": tuple(
             n for p in places for n in (p.offset, p.load_bytes, p.loads, p.total_loads)
@@ -152,18 +166,30 @@ def tiling_options(
     tiling: Tiling | None, num_panels: int, num_groups: int, num_rows: int = 1
 ) -> tuple[int, dict[str, int]]:
     """TILE, and the options of a launch with a tiling; None chooses one by sizes."""
-    if tiling is not None:
-        slots, tile, is_pair = tiling
-    elif arith.INTERPRETED:
+    if tiling is None:
         is_pair = num_rows >= PAIR_FROM
-        slots, tile = 4, max(2, min(32, triton.next_power_of_2(num_panels)))
-    elif num_rows >= PAIR_FROM:
-        slots, tile, is_pair = 4, 2, True
-    else:
-        # One warp: four groups of eight rows. Of three groups, a fourth would only wait.
-        slots, tile, is_pair = (2, 2, False) if num_groups <= 3 else (4, 1, False)
-    num_warps = max(1, slots * tile * (4 if is_pair else 8) // 32)
-    return tile, {"SLOTS": slots, "TILE": tile, "IS_PAIR": is_pair, "num_warps": num_warps}
+        tiling = _chosen(num_panels, num_groups, is_pair=is_pair)
+    num_warps, tile, is_pair = tiling[:3]
+    options = {"TILE": tile, "IS_PAIR": is_pair, "THREADS": 32 * num_warps, "num_warps": num_warps}
+    return tile, options | ({"maxnreg": tiling[3]} if len(tiling) == 4 else {})
+
+
+def _chosen(num_panels: int, num_groups: int, *, is_pair: bool) -> Tiling:
+    """All groups of a program at once: its loads are all on their way before it multiplies."""
+    run = 2 if is_pair else 1
+    if arith.INTERPRETED:
+        # Calls of an interpreted program cost the same whatever its width.
+        units = -(-min(32, num_panels) // run)
+        return triton.next_power_of_2(-(-units * num_groups // 4)), run * units, is_pair
+    if is_pair:
+        # Two panels take the registers of two: fewer warps, or no second program fits beside one.
+        num_warps = min(4, triton.next_power_of_2(-(-num_groups // 4)))
+        return num_warps, 2 * max(1, 4 * num_warps // num_groups), True
+    # As many groups as fill the warps best, the most warps of equals.
+    tiles = [(4 * warps // num_groups, warps) for warps in (_MOST_WARPS, 4, 2, 1)]
+    fitting = [(tile * num_groups / warps, warps, tile) for tile, warps in tiles if tile]
+    _, num_warps, tile = max(fitting, default=(0, _MOST_WARPS, 1))
+    return num_warps, tile, False
 
 
 def product(weights: PackedMatrix, x: Codes, out: Tensor, tiling: Tiling | None = None) -> None:

@@ -163,7 +163,7 @@ def _read_kernel(
 ):  # fmt: skip
     block = tl.program_id(0)
     fetch_ahead(panels_ptr, block * TILE, num_panels, PANEL_BYTES, TILE)
-    table = points_of(grid_ptr, FORMAT)
+    table = points_of(grid_ptr, FORMAT, TRAITS)
     wait_for_inputs()
     offs_r = tl.arange(0, RANK_TILE)
     row = block * 0

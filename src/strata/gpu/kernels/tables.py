@@ -10,43 +10,33 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels.arith import INTERPRETED
+from strata.gpu.kernels.shared_words import shared_words
 from strata.gpu.kernels.words import load_words
 
 _CACHED = tl.constexpr("ld.global")
 
 
 @triton.jit
-def _declared(WORDS: tl.constexpr):
-    """Address of WORDS words of shared memory."""
-    if WORDS == 256:
-        return _address("{ .shared .align 16 .b32 points[256]; mov.u32 $0, points; }")
-    elif WORDS == 512:
-        return _address("{ .shared .align 16 .b32 points[512]; mov.u32 $0, points; }")
-    elif WORDS == 1024:
-        return _address("{ .shared .align 16 .b32 points[1024]; mov.u32 $0, points; }")
-    elif WORDS == 2048:
-        return _address("{ .shared .align 16 .b32 points[2048]; mov.u32 $0, points; }")
+def _copied(grid_ptr, NUM: tl.constexpr, COPIES: tl.constexpr):
+    """Address of a table of NUM words in shared memory, COPIES times.
+
+    Copies of a word lie side by side, so lanes that read different copies meet in fewer banks.
+    """
+    table = shared_words(NUM * COPIES)
+    # A thread stores four words at a time.
+    offs = tl.arange(0, NUM * COPIES // 4)
+    if COPIES == 1:
+        words = load_words(grid_ptr + offs * 4, 4, _CACHED)
+    elif COPIES == 2:
+        pair = load_words(grid_ptr + offs * 2, 2, _CACHED)
+        words = (pair[0], pair[0], pair[1], pair[1])
     else:
-        tl.static_assert(WORDS == 4096)
-        return _address("{ .shared .align 16 .b32 points[4096]; mov.u32 $0, points; }")
-
-
-@triton.jit
-def _address(ASM: tl.constexpr):
-    return tl.inline_asm_elementwise(ASM, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
-def _copied(grid_ptr, WORDS: tl.constexpr):
-    """Address of a copy of a table in shared memory."""
-    table = _declared(WORDS)
-    offs = tl.arange(0, WORDS // 4) * 4
-    at = grid_ptr + offs
-    words = load_words(at, 4, _CACHED)
+        point = load_words(grid_ptr + offs * 4 // COPIES, 1, _CACHED)
+        words = (point[0], point[0], point[0], point[0])
     tl.inline_asm_elementwise(
         "st.shared.v4.b32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0;",
         "=r,r,r,r,r,r",
-        [table + offs * 4, words[0], words[1], words[2], words[3]],
+        [table + offs * 16, words[0], words[1], words[2], words[3]],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
@@ -59,27 +49,42 @@ def _copied(grid_ptr, WORDS: tl.constexpr):
 
 
 @triton.jit
-def points_of(grid_ptr, FORMAT: tl.constexpr):
+def points_of(grid_ptr, FORMAT: tl.constexpr, TRAITS: tl.constexpr):
     """The table of a format, ``lattice``, where lookups are fast; other formats have none."""
     if INTERPRETED:
         return grid_ptr
     elif FORMAT == "IQ3_XXS":
-        return _copied(grid_ptr, 256)
-    elif FORMAT == "IQ3_S" or FORMAT == "IQ2_XXS":
-        return _copied(grid_ptr, 512)
+        return _copied(grid_ptr, 256, TRAITS[5])
+    elif FORMAT == "IQ3_S":
+        return _copied(grid_ptr, 512, TRAITS[5])
+    elif FORMAT == "IQ2_XXS":
+        return _copied(grid_ptr, 512, 1)
     elif FORMAT == "IQ2_XS":
-        return _copied(grid_ptr, 1024)
+        return _copied(grid_ptr, 1024, 1)
     elif FORMAT == "IQ2_S":
-        return _copied(grid_ptr, 2048)
+        return _copied(grid_ptr, 2048, 1)
     elif FORMAT == "IQ1_S" or FORMAT == "IQ1_M":
-        return _copied(grid_ptr, 4096)
+        return _copied(grid_ptr, 4096, 1)
     else:
         return grid_ptr
 
 
 @triton.jit
+def copy_of(table, thread, TRAITS: tl.constexpr):
+    """The copy of ``points_of`` that each thread reads."""
+    IS_GLOBAL: tl.constexpr = table.dtype.is_ptr()
+    if IS_GLOBAL or TRAITS[5] == 1:
+        return table
+    else:
+        return table + thread % TRAITS[5] * 4
+
+
+@triton.jit
 def point_at(table, offset, NUM: tl.constexpr):
-    """NUM (1 or 2) words at a byte offset of a table, in shared or in global memory."""
+    """NUM (1 or 2) words at a byte offset of a table, in shared or in global memory.
+
+    In shared memory the offset is from the address of all of it, ``offset_of`` included.
+    """
     IS_GLOBAL: tl.constexpr = table.dtype.is_ptr()
     if IS_GLOBAL:
         at = table.to(tl.pointer_type(tl.uint8), bitcast=True) + offset
@@ -88,7 +93,7 @@ def point_at(table, offset, NUM: tl.constexpr):
         return tl.inline_asm_elementwise(
             "ld.shared.v2.b32 {$0, $1}, [$2];",
             "=r,=r,r",
-            [table + offset],
+            [offset],
             dtype=(tl.int32, tl.int32),
             is_pure=True,
             pack=1,
@@ -98,9 +103,19 @@ def point_at(table, offset, NUM: tl.constexpr):
             tl.inline_asm_elementwise(
                 "ld.shared.b32 $0, [$1];",
                 "=r,r",
-                [table + offset],
+                [offset],
                 dtype=tl.int32,
                 is_pure=True,
                 pack=1,
             ),
         )
+
+
+@triton.jit
+def offset_of(table, word):
+    """What offsets of a table begin with: its address in shared memory, or zeros as ``word``."""
+    IS_GLOBAL: tl.constexpr = table.dtype.is_ptr()
+    if IS_GLOBAL:
+        return word & 0
+    else:
+        return (word & 0) + table

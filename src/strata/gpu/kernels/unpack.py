@@ -17,10 +17,12 @@ import triton.language as tl
 from strata.gpu.kernels import unpack_blocks as blocks
 from strata.gpu.kernels import unpack_grid as grid
 from strata.gpu.kernels import unpack_k as k
+from strata.gpu.kernels.arith import INTERPRETED
 from strata.gpu.kernels.words import half_of
 
 _SHIFTS = {"Q4_0": 4, "Q5_0": 3, "Q3_K": 5, "Q6_K": 2}
 _SUB_SCALED = ("Q2_K", "Q3_K", "Q6_K", "IQ2_XS", "IQ2_S", "IQ1_M")
+_COPIES = {"IQ3_S": 8, "IQ3_XXS": 8}
 _MINIMA = {"Q4_1": 1, "Q5_1": 1, "Q4_K": 1, "Q5_K": 1, "Q2_K": 2}
 
 
@@ -35,11 +37,17 @@ def traits(format_name: str) -> tuple[int, int, int, int, int]:
     )
 
 
+def copies_of(format_name: str) -> int:
+    """How many times a program keeps the points of a format in shared memory."""
+    return 1 if INTERPRETED else _COPIES.get(format_name, 1)
+
+
 @triton.jit
-def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, table):
+def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, table, COPIES: tl.constexpr = 1):
     """Eight words of four signed codes each: block B of a group's words.
 
-    ``table`` is the format's lattice: a pointer to it, or what ``tables.points_of`` gives.
+    ``table`` is the format's lattice: a pointer to it, or what ``tables.copy_of`` gives, which
+    holds each point COPIES times.
     """
     if FORMAT == "Q4_0":
         return blocks.codes_q4_0(words, B)
@@ -74,9 +82,9 @@ def block_codes(FORMAT: tl.constexpr, words, B: tl.constexpr, table):
     elif FORMAT == "IQ2_S":
         return grid.codes_iq2_s(words, B, table)
     elif FORMAT == "IQ3_XXS":
-        return grid.codes_iq3_xxs(words, B, table)
+        return grid.codes_iq3_xxs(words, B, table, COPIES)
     elif FORMAT == "IQ3_S":
-        return grid.codes_iq3_s(words, B, table)
+        return grid.codes_iq3_s(words, B, table, COPIES)
     elif FORMAT == "IQ1_S":
         return grid.codes_iq1_s(words, B, table)
     else:

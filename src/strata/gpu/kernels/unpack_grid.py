@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.tables import point_at
+from strata.gpu.kernels.tables import offset_of, point_at
 from strata.gpu.kernels.words import byte_of, byte_times, half_of, permute_bytes, shifted
 
 
@@ -62,7 +62,7 @@ def codes_iq2_xxs(words, B: tl.constexpr, table):
     """Four points of eight, a byte of index each."""
     codes = ()
     for i in tl.static_range(4):
-        codes = codes + point_at(table, byte_times(words[B], i, 8, words[B] & 0), 2)
+        codes = codes + point_at(table, byte_times(words[B], i, 8, offset_of(table, words[B])), 2)
     return _negated(codes, _with_parities(words[8 + B]))
 
 
@@ -72,7 +72,8 @@ def codes_iq2_xs(words, B: tl.constexpr, table):
     codes = ()
     for i in tl.static_range(4):
         ninth = shifted(words[8 + B], 25 + 2 * i - 11) & 0x800
-        codes = codes + point_at(table, byte_times(words[B], i, 8, ninth), 2)
+        start = offset_of(table, ninth) + ninth
+        codes = codes + point_at(table, byte_times(words[B], i, 8, start), 2)
     return _negated(codes, _with_parities(words[8 + B]))
 
 
@@ -82,22 +83,24 @@ def codes_iq2_s(words, B: tl.constexpr, table):
     codes = ()
     for i in tl.static_range(4):
         high = shifted(words[16 + B // 4], 8 * (B % 4) + 2 * i - 11) & 0x1800
-        codes = codes + point_at(table, byte_times(words[B], i, 8, high), 2)
+        start = offset_of(table, high) + high
+        codes = codes + point_at(table, byte_times(words[B], i, 8, start), 2)
     return _negated(codes, words[8 + B])
 
 
 @triton.jit
-def codes_iq3_xxs(words, B: tl.constexpr, table):
+def codes_iq3_xxs(words, B: tl.constexpr, table, COPIES: tl.constexpr):
     """Eight points of four, a byte of index each."""
     codes = ()
     for k in tl.static_range(8):
         word = words[2 * B + k // 4]
-        codes = codes + point_at(table, byte_times(word, k % 4, 4, word & 0), 1)
+        index = byte_times(word, k % 4, 4 * COPIES, offset_of(table, word))
+        codes = codes + point_at(table, index, 1)
     return _negated(codes, _with_parities(words[16 + B]))
 
 
 @triton.jit
-def codes_iq3_s(words, B: tl.constexpr, table):
+def codes_iq3_s(words, B: tl.constexpr, table, COPIES: tl.constexpr):
     """Eight points of four; bit i of the bytes of a word are the ninth ones of the four of word i,
     or 8 + i."""
     codes = ()
@@ -105,7 +108,8 @@ def codes_iq3_s(words, B: tl.constexpr, table):
         word = words[2 * B + half]
         ninths = shifted(words[24 + B // 4], (2 * B + half) % 8 - 7) & -0x7F7F7F80
         for j in tl.static_range(4):
-            index = byte_times(word, j, 4, byte_times(ninths, j, 8, word & 0))
+            start = byte_times(ninths, j, 8 * COPIES, offset_of(table, word))
+            index = byte_times(word, j, 4 * COPIES, start)
             codes = codes + point_at(table, index, 1)
     return _negated_odd(codes, words[16 + B])
 
@@ -133,7 +137,8 @@ def codes_iq1_s(words, B: tl.constexpr, table):
     codes = ()
     for i in tl.static_range(4):
         high = shifted(field, 3 * i - 11) & 0x3800
-        point = point_at(table, byte_times(words[B], i, 8, high), 2)
+        start = offset_of(table, high) + high
+        point = point_at(table, byte_times(words[B], i, 8, start), 2)
         codes = codes + _one_more_or_less(point, field >= 0x8000)
     return codes
 
@@ -145,7 +150,8 @@ def codes_iq1_m(words, B: tl.constexpr, table):
     for i in tl.static_range(4):
         field = words[8 + B // 2] >> (16 * (B % 2) + 4 * i)
         high = shifted(words[8 + B // 2], 16 * (B % 2) + 4 * i - 11) & 0x3800
-        point = point_at(table, byte_times(words[B], i, 8, high), 2)
+        start = offset_of(table, high) + high
+        point = point_at(table, byte_times(words[B], i, 8, start), 2)
         codes = codes + _one_more_or_less(point, (field & 8) != 0)
     return codes
 
