@@ -12,6 +12,7 @@ import argparse
 
 import torch
 from layer_launches import launches
+from triton_cache import add_options, carried
 
 REPEATS = 240
 COPY_BYTES_PER_S = 4.27e12
@@ -42,7 +43,13 @@ def main():
     parser.add_argument("--rows", default="1,4,8")
     parser.add_argument("--cells", default="2000,4096,131072")
     parser.add_argument("--only", default="")
+    add_options(parser)
     args = parser.parse_args()
+    with carried(args):
+        measured(args)
+
+
+def measured(args):
     print(torch.cuda.get_device_name(), torch.__version__)
     for cells in map(int, args.cells.split(",")):
         for rows in map(int, args.rows.split(",")):

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from triton_cache import add_options, carried
 
 from strata.formats.block_formats import FORMATS
 from strata.formats.synth_blocks import random_blocks
@@ -286,7 +287,13 @@ def main():
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--no-check", action="store_true")
+    add_options(parser)
     args = parser.parse_args()
+    with carried(args):
+        return measured(args)
+
+
+def measured(args):
     names = args.formats.split(",")
     failed = [] if args.no_check else check_all(names, args.tiny, args.workers)
     if args.tiny:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 import triton
+from triton_cache import add_options, carried
 
 from strata.gpu.kernels import (
     attention_prompt,
@@ -437,7 +438,13 @@ def main():
     parser.add_argument("--only", default=",".join(SECTIONS))
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--tiny", action="store_true")
+    add_options(parser)
     args = parser.parse_args()
+    with carried(args):
+        measured(args)
+
+
+def measured(args):
     shape = TINY if args.tiny else Shape(rows=args.rows)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from triton_cache import add_options, carried
 
 from strata.formats.block_formats import FORMATS
 from strata.formats.synth_blocks import random_blocks
@@ -322,7 +323,13 @@ def main():
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--json", default="")
     parser.add_argument("--tiny", action="store_true")
+    add_options(parser)
     args = parser.parse_args()
+    with carried(args):
+        return measured(args)
+
+
+def measured(args):
     formats = args.formats.split(",") if args.formats else list(BLOCK_FORMATS)
     sizes, failures, results = Sizes(tiny=args.tiny, rows=args.rows), [], []
     for name in formats:

@@ -3,11 +3,11 @@
     python benchmarks/gpu/session_on_card.py equal
     python benchmarks/gpu/session_on_card.py speed --geometry coder --mix iq3_s --rows 1,2,4,8 \
         --contexts 4096,131072 --prompts 512,32768 [--layers 48] [--kv int8] [--profile] \
-        [--out FILE.json]
+        [--out FILE.json] [--cache-in FILE] [--cache-out FILE]
 
 ``equal`` writes tiny models and needs the compiled extension; without it only the card's own
 promises are compared. ``speed`` makes its model in memory. Kernels are compiled by processes of
-their own beforehand. All plain times come first, each when it is known, then the file, then with
+their own meanwhile. All plain times come first, each when it is known, then the file, then with
 ``--profile`` the kernels of each case, prompts first. "floor" is the bytes a window reads, once, at
 the card's copy speed.
 """
@@ -24,9 +24,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import compile_ahead
 import numpy as np
 import torch
 from synthetic_index import SyntheticIndex
+from triton_cache import add_options, carried
 
 from strata.formats.naming import check_layout
 from strata.formats.synth import GEOMETRIES, MIXES, synthesize
@@ -121,6 +123,11 @@ def against_processor(index, spec, tokens, single) -> bool:
 
 def equal(args) -> None:
     """Each mix in a process of its own, side by side: most of the time goes into compiling."""
+    with carried(args):
+        compare_all(args)
+
+
+def compare_all(args) -> None:
     mixes = args.mixes.split(",")
     if len(mixes) > 1:
         own = [sys.executable, __file__, "equal", "--tokens", str(args.tokens), "--rows", args.rows]
@@ -268,31 +275,15 @@ def measure_prompt(session, spec, length: int) -> dict[str, float]:
     return {"tokens": length, "seconds": wall, "launch_seconds": sum(launches)}
 
 
-def compile_ahead(args) -> None:
-    """Fills Triton's cache: a process for each case, over the first four layers."""
-    begin = time.perf_counter()
-    own = [sys.executable, __file__, "speed", "--layers", "4", "--only-compile", "--kv", args.kv,
-           "--geometry", args.geometry, "--mix", args.mix]  # fmt: skip
-    contexts = args.contexts.split(",")
-    cases = [
-        ["--rows", rows, "--prompts", "", "--contexts", context]
-        for rows, context in itertools.product(args.rows.split(","), contexts)
-        if rows
-    ]
-    cases += [
-        ["--rows", "", "--prompts", length, "--contexts", contexts[0]]
-        for length in args.prompts.split(",")
-        if length
-    ]
-    for process in [subprocess.Popen([*own, *case]) for case in cases]:
-        if process.wait() != 0:
-            print("compiling ahead failed; kernels are compiled when they are first used")
-    print(f"kernels compiled in {time.perf_counter() - begin:.0f} s", flush=True)
-
-
 def speed(args) -> None:
-    if not args.only_compile:
-        compile_ahead(args)
+    with carried(args):
+        measure_all(args)
+
+
+def measure_all(args) -> None:
+    compiling = compile_ahead.start(
+        args, rows=args.rows, contexts=args.contexts, prompts=args.prompts
+    )
     geometry = GEOMETRIES[args.geometry]
     geometry = replace(geometry, num_layers=args.layers or geometry.num_layers)
     contexts = [int(n) for n in args.contexts.split(",")]
@@ -306,18 +297,11 @@ def speed(args) -> None:
         model = GpuModel(index, spec, DEVICE, kv_format=args.kv, direct_io=False)
         loading = torch.cuda.max_memory_allocated()
         session = model.new_session(capacity)
-        if args.only_compile:
-            for context in contexts if args.rows else ():
-                at_position(session, context)
-                session.prepare(int(args.rows))
-            for length in lengths:
-                session.reset()
-                session.prefill(random_prompt(spec, length))
-            return
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {args.geometry} "
               f"{args.mix}, {spec.num_layers} layers, kv {args.kv}; loaded in "
               f"{time.perf_counter() - begin:.0f} s")  # fmt: skip
         print(plan.table(), flush=True)
+        compiling.wait()
         results = []
         rows_wanted = [int(n) for n in args.rows.split(",") if n]
         for context in contexts:
@@ -351,6 +335,7 @@ def main() -> None:
     one.add_argument("--mixes", default="q4_k,iq3_s,q2_0")
     one.add_argument("--tokens", type=int, default=160)
     one.add_argument("--rows", default="2,3,4,5,6,7,8")
+    add_options(one)
     one.set_defaults(run=equal)
     two = modes.add_parser("speed")
     two.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
@@ -361,8 +346,8 @@ def main() -> None:
     two.add_argument("--prompts", default="512,2048,8192,32768")
     two.add_argument("--kv", default="f16", choices=("f16", "int8"))
     two.add_argument("--profile", action="store_true")
-    two.add_argument("--only-compile", action="store_true")
     two.add_argument("--out")
+    add_options(two)
     two.set_defaults(run=speed)
     args = parser.parse_args()
     args.run(args)

@@ -18,11 +18,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import compile_ahead
 import numpy as np
 import torch
 from session_on_card import COPY_BYTES_PER_S, DEVICE, at_position
 from synthetic_index import SyntheticIndex
 from triton.backends.nvidia import driver
+from triton_cache import add_options, carried
 
 from strata.formats.synth import GEOMETRIES, MIXES
 from strata.gpu.kernel_work import window_work
@@ -103,15 +105,23 @@ def main() -> None:
     parser.add_argument("--contexts", default="4096")
     parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
     parser.add_argument("--out")
+    add_options(parser)
     args = parser.parse_args()
+    with carried(args):
+        measured(args)
+
+
+def measured(args) -> None:
     assert IS_DEPENDENT, "this card has no dependent launches"  # noqa: S101
     Switch.install()
     contexts = [int(n) for n in args.contexts.split(",")]
     geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
+    compiling = compile_ahead.start(args, rows=args.rows, contexts=args.contexts)
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
         model = GpuModel(index, index.spec, DEVICE, kv_format=args.kv, direct_io=False)
         session = model.new_session(max(contexts) + 512)
+        compiling.wait()
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {args.geometry} "
               f"{args.mix}, {args.layers} layers, kv {args.kv}")  # fmt: skip
         found = [
