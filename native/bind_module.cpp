@@ -12,6 +12,7 @@ using namespace strata;
 
 void bind_products(nb::module_ &m);
 void bind_ops(nb::module_ &m);
+void bind_files(nb::module_ &m);
 
 static Isa parse_isa(const std::string &name) {
     for (Isa isa : ALL_ISAS)
@@ -26,7 +27,7 @@ static Isa parse_isa(const std::string &name) {
 NB_MODULE(_native, m) {
     // What module globals still hold when the interpreter ends is no leak worth a warning.
     nb::set_leak_warnings(false);
-    m.doc() = "Strata's C++ kernels: products of quantised weights, model operations, thread pool.";
+    m.doc() = "Strata's C++ kernels: products of quantised weights, model operations, thread pool, file reads.";
     nb::class_<Context>(m, "Context")
         .def(
             "__init__",
@@ -46,4 +47,5 @@ NB_MODULE(_native, m) {
     });
     bind_products(m);
     bind_ops(m);
+    bind_files(m);
 }

@@ -356,7 +356,7 @@ def test_a_stopped_prompt_leaves_no_read_behind(load: LoadModel) -> None:
     session.prefill(some_tokens(30, 40), should_stop=lambda: True)
     assert session.position == 8
     assert len(requests) == 2  # the second chunk's rows were on their way
-    assert all(task.done() for task in requests[1].tasks)
+    assert requests[1].is_done
 
 
 def _fails(rows: np.ndarray) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.errors import CheckpointError
-from strata.formats.block_decode import dequantize
 from strata.formats.naming import INDEX_ROLES, Role, tensor_name
+from strata.formats.row_decode import decode_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class Embedding:
 
     def rows(self, tokens: NDArray[np.int32]) -> Floats:
         """[T, D] float32 of tokens [T]."""
-        return dequantize(self.format, self.raw[tokens]) * np.float32(self.scale)
+        return decode_rows(self.format, self.raw, tokens, self.scale)
 
 
 class ModelTensors:

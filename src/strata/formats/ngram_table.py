@@ -1,50 +1,69 @@
-"""Rows of the n-gram table, read from the file when asked for, many reads in flight.
+"""Rows of the n-gram table: from memory where they were read before, from the file otherwise.
 
 The table is by far the largest tensor and each token needs a few short rows of it, so it is never
-loaded. Owns the file descriptor and the reading threads. Which rows a token needs is
+loaded. Owns the open file and the rows kept. Which rows a token needs is
 ``reference.ngram_memory.ngram_rows``.
 """
 
 from __future__ import annotations
 
-import errno
-import mmap
-import os
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strata import telemetry
+from strata import _native, telemetry
 from strata.errors import CheckpointError
-from strata.formats.block_decode import dequantize
+from strata.file_reads import ReadError, ReadFile
+from strata.formats.row_decode import decode_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from strata.file_reads import Reads
     from strata.formats.tensor_index import TensorEntry
 
+    Bytes = NDArray[np.uint8]
     Floats = NDArray[np.float32]
     Rows = NDArray[np.int64]
 
-# Direct reads begin and end at multiples of this; 4 KiB suits every common disk and file system.
-DIRECT_ALIGNMENT = 4096
-NUM_THREADS = 16
-# A read of a solid-state disk takes some 100 us; fewer rows per task keep more reads in flight,
-# more rows per task cost less interpreter time.
-MIN_TASK_ROWS = 4
+CACHE_BYTES = 64 << 20
+"""Memory of rows kept, where nothing else is wished: n-grams of a text come again."""
+
+# Of memory a kept row takes beside its own bytes, at most.
+_ENTRY_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Coming:
+    """What a request does not have yet.
+
+    Attributes:
+        reads: on their way into the request's ``raw``.
+        rows: [N] int64, all rows asked for.
+        missing: [M] int64, which of N are read.
+        repeats: [2 R] int64, pairs of N: the first is a copy of the second. None if there are none.
+    """
+
+    reads: Reads
+    rows: Rows
+    missing: Rows
+    repeats: Rows | None
+
+
+@dataclass(slots=True)
 class RowRequest:
     """Rows on their way; ``wait`` gives them in the order asked for."""
 
-    table: NgramTable
-    shape: tuple[int, ...]
-    order: NDArray[np.intp]
-    raw: NDArray[np.uint8]
-    tasks: tuple[Future[None], ...]
+    _table: NgramTable
+    _shape: tuple[int, ...]
+    _raw: Bytes
+    _coming: _Coming | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no read is on its way any more."""
+        return self._coming is None or self._coming.reads.is_done
 
     def wait(self) -> Floats:
         """Decoded rows, ``rows.shape + (row_size,)`` float32. Waits for the disk.
@@ -52,16 +71,15 @@ class RowRequest:
         Raises:
             CheckpointError: a row could not be read.
         """
-        for task in self.tasks:
-            task.result()
-        decoded = dequantize(self.table.entry.format, self.raw)
-        return decoded[self.order].reshape(*self.shape, -1)
+        if self._coming is not None:
+            self._table.take_in(self._coming, self._raw)
+            self._coming = None
+        return decode_rows(self._table.entry.format, self._raw).reshape(*self._shape, -1)
 
     def abandon(self) -> None:
         """Lets the reads end, without their result."""
-        for task in self.tasks:
-            task.cancel()
-        wait(self.tasks)
+        if self._coming is not None:
+            self._coming.reads.abandon()
 
 
 class NgramTable:
@@ -71,109 +89,75 @@ class NgramTable:
         entry: the table's place in its file.
         is_direct: read past the page cache, so that rows do not push weights out of memory. Falls
             back to plain reads, with a notice, where the file system refuses.
+        cache_bytes: memory of rows kept, at most; 0 keeps none.
 
     Raises:
         CheckpointError: the file cannot be opened.
     """
 
-    def __init__(self, entry: TensorEntry, *, is_direct: bool) -> None:
+    def __init__(
+        self, entry: TensorEntry, *, is_direct: bool, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         self.entry = entry
         self._row_bytes = entry.row_bytes
-        self._fd = -1
-        self._is_direct = is_direct and hasattr(os, "O_DIRECT")
-        if self._is_direct:
-            try:
-                self._fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECT)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise self._failure(entry.offset, error.strerror) from error
-                self._fall_back()
-        if self._fd < 0:
-            self._fd = self._open_plain()
-        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="ngram-rows")
+        whole = entry.shape[0] * (entry.row_bytes + _ENTRY_BYTES)
+        self._kept = _native.RowCache(entry.row_bytes, min(cache_bytes, whole))
+        try:
+            self._file = ReadFile(entry.path, is_direct=is_direct, on_refused=self._say_plain)
+        except OSError as error:
+            raise self._failure(entry.offset, error.strerror) from error
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory that rows kept may come to take."""
+        return self._kept.num_bytes
+
+    @property
+    def num_asked(self) -> int:
+        """Rows asked for so far."""
+        return self._kept.num_asked
+
+    @property
+    def num_found(self) -> int:
+        """Those of them that were in memory."""
+        return self._kept.num_found
 
     def request(self, rows: Rows) -> RowRequest:
         """Starts reading ``rows`` (any shape, each 0 <= row < rows of the table); does not wait."""
-        distinct, order = np.unique(rows.reshape(-1), return_inverse=True)
-        raw = np.empty((len(distinct), self._row_bytes), np.uint8)
-        per_task = max(MIN_TASK_ROWS, -(-len(distinct) // (4 * NUM_THREADS)))
-        tasks = tuple(
-            self._pool.submit(self._read, distinct[i : i + per_task], raw[i : i + per_task])
-            for i in range(0, len(distinct), per_task)
-        )
-        return RowRequest(self, rows.shape, order.reshape(-1), raw, tasks)
+        wanted = np.ascontiguousarray(rows, np.int64).reshape(-1)
+        raw = np.empty((len(wanted), self._row_bytes), np.uint8)
+        unknown = self._kept.take(wanted, self.entry.shape[0], self.entry.offset, raw)
+        if unknown is None:
+            return RowRequest(self, rows.shape, raw)
+        missing, offsets, sizes, places, repeats = unknown
+        reads = self._file.start(offsets, sizes, places, raw)
+        return RowRequest(self, rows.shape, raw, _Coming(reads, wanted, missing, repeats))
+
+    def take_in(self, coming: _Coming, raw: Bytes) -> None:
+        """Waits for reads into ``raw``, which is then whole; its rows are kept.
+
+        Raises:
+            CheckpointError: a row could not be read.
+        """
+        try:
+            coming.reads.wait()
+        except ReadError as error:
+            shorter = "" if error.errno else "; the file has become shorter"
+            raise self._failure(error.offset, f"{error.strerror}{shorter}") from error
+        self._kept.put(coming.rows, raw, coming.missing)
+        if coming.repeats is not None:
+            raw[coming.repeats[::2]] = raw[coming.repeats[1::2]]
 
     def close(self) -> None:
         """Ends the threads and closes the file; requests on their way are waited for."""
-        self._pool.shutdown()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
-    def _read(self, rows: Rows, out: NDArray[np.uint8]) -> None:
-        """Each row of the table into its row of ``out``; runs on a thread of the pool."""
-        if self._is_direct:
-            try:
-                return self._read_direct(rows, out)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise self._failure(self.entry.offset, error.strerror) from error
-                # Some file systems take the flag and refuse the read.
-                self._fall_back()
-        return self._read_plain(rows, out)
-
-    def _read_direct(self, rows: Rows, out: NDArray[np.uint8]) -> None:
-        span = (self._row_bytes // DIRECT_ALIGNMENT + 2) * DIRECT_ALIGNMENT
-        # Anonymous memory, because it begins at a page.
-        with mmap.mmap(-1, span) as buffer, memoryview(buffer) as view:
-            for row, place in zip(rows.tolist(), out, strict=True):
-                offset = self._offset(row)
-                before = offset % DIRECT_ALIGNMENT
-                size = -(-(before + self._row_bytes) // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
-                with view[:size] as window:
-                    got = os.preadv(self._fd, [window], offset - before)
-                self._check_length(got - before, offset)
-                with view[before : before + self._row_bytes] as stored:
-                    place[:] = np.frombuffer(stored, np.uint8)
-
-    def _read_plain(self, rows: Rows, out: NDArray[np.uint8]) -> None:
-        for row, place in zip(rows.tolist(), out, strict=True):
-            offset = self._offset(row)
-            try:
-                stored = os.pread(self._fd, self._row_bytes, offset)
-            except OSError as error:
-                raise self._failure(offset, error.strerror) from error
-            self._check_length(len(stored), offset)
-            place[:] = np.frombuffer(stored, np.uint8)
-
-    def _offset(self, row: int) -> int:
-        assert 0 <= row < self.entry.shape[0], (row, self.entry.shape)  # noqa: S101
-        return self.entry.offset + row * self._row_bytes
-
-    def _check_length(self, got: int, offset: int) -> None:
-        if got < self._row_bytes:
-            found = f"expected {self._row_bytes} bytes, found {max(got, 0)}"
-            raise self._failure(offset, f"{found}; the file has become shorter")
-
-    def _open_plain(self) -> int:
-        try:
-            return os.open(self.entry.path, os.O_RDONLY)
-        except OSError as error:
-            raise self._failure(self.entry.offset, error.strerror) from error
-
-    def _fall_back(self) -> None:
-        """From direct to plain reads, for good."""
+    def _say_plain(self) -> None:
         telemetry.notice(
             "ngram-table",
             f"{self.entry.path} cannot be read past the page cache here; n-gram rows are read "
             "through it.",
         )
-        if self._fd >= 0:
-            # The descriptor stays the same number: other threads may be using it.
-            plain = self._open_plain()
-            os.dup2(plain, self._fd, inheritable=False)
-            os.close(plain)
-        self._is_direct = False
 
     def _failure(self, offset: int, reason: str | None) -> CheckpointError:
         return CheckpointError(

@@ -62,13 +62,16 @@ def test_file_systems_without_direct_reads_fall_back_and_say_so(
 ) -> None:
     entry, expected = write_table(tmp_path / "m.gguf", "Q8_0", 300, 64)
     messages: list[str] = []
+    real = os.open
+
+    def refuse(name: Path, flags: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(name, flags)
+
     stop = telemetry.listen(lambda event: messages.append(event.message))
-
-    def refuse(*_args: object) -> int:
-        raise OSError(errno.EINVAL, "Invalid argument")
-
     try:
-        monkeypatch.setattr(os, "preadv", refuse)
+        monkeypatch.setattr(os, "open", refuse)
         table = NgramTable(entry, is_direct=True)
         rows = np.arange(300).reshape(30, 10)
         np.testing.assert_array_equal(table.request(rows).wait(), expected[rows])
@@ -88,6 +91,10 @@ def test_a_file_cut_short_is_named_with_the_offset(*, is_direct: bool, tmp_path:
     offset = entry.offset + 200 * entry.row_bytes
     with pytest.raises(CheckpointError, match=rf"m\.gguf, offset {offset:#x}"):
         table.request(np.array([[3], [200]])).wait()
+    # What was read before the file changed is still right.
+    np.testing.assert_array_equal(table.request(np.array([199])).wait(), expected[[199]])
+    with pytest.raises(CheckpointError, match="the file has become shorter"):
+        table.request(np.array([199, 200])).wait()
     table.close()
 
 
@@ -103,6 +110,46 @@ def test_an_abandoned_request_leaves_no_read_behind(tmp_path: Path) -> None:
     table = NgramTable(entry, is_direct=True)
     request = table.request(np.arange(3000))
     request.abandon()
-    assert all(task.done() for task in request.tasks)
-    np.testing.assert_array_equal(table.request(np.array([7])).wait(), expected[[7]])
+    assert request.is_done
+    # Its rows, read or not, are not kept.
+    rows = np.arange(3000)
+    np.testing.assert_array_equal(table.request(rows).wait(), expected[rows])
+    assert table.num_found == 0
     table.close()
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 2000, 1 << 20])
+def test_rows_kept_are_the_rows_of_the_file(cache_bytes: int, tmp_path: Path) -> None:
+    entry, expected = write_table(tmp_path / "m.gguf", "IQ4_NL", 400, 160)
+    table = NgramTable(entry, is_direct=False, cache_bytes=cache_bytes)
+    assert table.cache_bytes <= cache_bytes
+    rng = np.random.default_rng(8)
+    for _ in range(60):
+        rows = rng.integers(0, 400, (2, 16)) // rng.integers(1, 40)
+        first, second = table.request(rows), table.request(rows[::-1])
+        np.testing.assert_array_equal(second.wait(), expected[rows[::-1]])
+        np.testing.assert_array_equal(first.wait(), expected[rows])
+        np.testing.assert_array_equal(first.wait(), expected[rows])  # asked for again
+    assert table.num_asked == 60 * 2 * 32
+    assert (table.num_found > 0) == (cache_bytes > 0)
+    table.close()
+
+
+def test_rows_kept_are_not_read_again(tmp_path: Path) -> None:
+    entry, expected = write_table(tmp_path / "m.gguf", "Q8_0", 300, 64)
+    table = NgramTable(entry, is_direct=True)
+    rows = np.arange(0, 300, 7)
+    table.request(rows).wait()
+    table.close()
+    np.testing.assert_array_equal(table.request(rows).wait(), expected[rows])
+    with pytest.raises(CheckpointError, match="Bad file descriptor"):
+        table.request(np.array([1])).wait()
+
+
+def test_a_request_is_finished_by_close(tmp_path: Path) -> None:
+    entry, expected = write_table(tmp_path / "m.gguf", "Q8_0", 300, 64)
+    for is_direct in (True, False):
+        table = NgramTable(entry, is_direct=is_direct)
+        request = table.request(np.arange(300))
+        table.close()
+        np.testing.assert_array_equal(request.wait(), expected)
