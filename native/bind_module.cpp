@@ -12,6 +12,7 @@ using namespace strata;
 
 void bind_products(nb::module_ &m);
 void bind_ops(nb::module_ &m);
+void bind_server(nb::module_ &m);
 void bind_files(nb::module_ &m);
 
 static Isa parse_isa(const std::string &name) {
@@ -47,5 +48,6 @@ NB_MODULE(_native, m) {
     });
     bind_products(m);
     bind_ops(m);
+    bind_server(m);
     bind_files(m);
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import NgramTable
+from strata.gpu.expert_cache import CacheOptions, ExpertCache
 from strata.gpu.host_rows import HostRows
 from strata.gpu.memory_plan import (
     MemoryPlan,
@@ -20,13 +22,16 @@ from strata.gpu.memory_plan import (
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import MAX_CHUNK
 from strata.gpu.session import GpuSession
+from strata.gpu.slot_plan import with_slots
 from strata.gpu.weights import load_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
+    from strata.tiers.hand_off import ExpertHost
+    from strata.tiers.slots import SlotLayout
 
 
 class GpuModel:
@@ -42,6 +47,9 @@ class GpuModel:
         has_draft: load the draft layer too; the file must have one.
         direct_io: read n-gram rows past the page cache.
         limit_bytes: most memory taken on the card, or None.
+        host: holds the routed experts; None puts them all on the card.
+        slots: of the experts on the card, with a ``host``.
+        cache_options: likewise.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
@@ -60,15 +68,26 @@ class GpuModel:
         has_draft: bool = False,
         direct_io: bool = True,
         limit_bytes: int | None = None,
+        host: ExpertHost | None = None,
+        slots: SlotLayout | None = None,
+        cache_options: CacheOptions | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.device = device
         self.kv_format = kv_format
         self.layout = model_layout(index, spec, has_draft=has_draft)
+        if slots is not None:
+            self.layout = with_slots(self.layout, slots)
         self._spec = spec
         self._limit_bytes = limit_bytes
         self._chunk = chunk_tokens
-        self.weights = load_weights(index, spec, self.layout, device, on_progress)
+        self.weights = load_weights(index, spec, self.layout, device, on_progress, host)
+        self.experts: ExpertCache | None = None
+        if host is not None and slots is not None:
+            self.experts = ExpertCache(
+                spec, host, slots, self.weights, cache_options or CacheOptions()
+            )
+            self.weights = self.experts.joined(self.weights)
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what re-laying the weights took
         self.ngram_table: NgramTable | None = None
@@ -116,12 +135,40 @@ class GpuModel:
         free, _ = torch.cuda.mem_get_info(self.device)
         return free + sum(self.weights.num_bytes.values())
 
+    @contextmanager
+    def serving_experts(self) -> Iterator[None]:
+        """Around a window's launches: the host answers for experts that are in no slot."""
+        if self.experts is None:
+            yield
+            return
+        self.experts.begin()
+        try:
+            yield
+        finally:
+            self.experts.end()
+
+    def check_experts(self) -> None:
+        """Refuses a window whose experts did not all come.
+
+        Raises:
+            DeviceError: the host gave no answer, or refused.
+        """
+        if self.experts is not None:
+            self.experts.check()
+
+    def settle_experts(self, num_rows: int, num_kept: int) -> None:
+        """Of the last window's rows the first ``num_kept`` were kept: slots may change hands."""
+        if self.experts is not None:
+            self.experts.settle(num_rows, num_kept)
+
     def memory_report(self) -> Mapping[str, int]:
         """Bytes of packed weights, by what they serve. Sessions come on top."""
         return dict(self.weights.num_bytes)
 
     def close(self) -> None:
         """Ends the reading threads; weights go with the last reference to them."""
+        if self.experts is not None:
+            self.experts.close()
         self.host_rows.close()
         if self.ngram_table is not None:
             self.ngram_table.close()

@@ -43,6 +43,7 @@ class ExpertsLayout:
         hidden_size: D.
         expert_size: F.
         num: experts.
+        num_slots: places for them on the card; None for as many as there are experts.
     """
 
     names: tuple[str, str, str]
@@ -50,6 +51,7 @@ class ExpertsLayout:
     hidden_size: int
     expert_size: int
     num: int
+    num_slots: int | None = None
 
     @property
     def blob_bytes(self) -> int:
@@ -70,9 +72,10 @@ class ExpertsLayout:
 
     def shapes(self) -> dict[str, Shape]:
         """Tensors on the card; the names are those of ``expert_slots.ExpertSlots``."""
+        slots = self.num if self.num_slots is None else self.num_slots
         return {
-            "blobs": Shape((self.num, self.blob_bytes), "uint8"),
-            "scales": Shape((self.num, 3)),
+            "blobs": Shape((slots, self.blob_bytes), "uint8"),
+            "scales": Shape((slots, 3)),
             "slot_of": Shape((self.num,), "int32"),
         }
 

@@ -277,28 +277,32 @@ class Prompt:
         route(
             logits, shared_logits, spec.expert_weights_scale, ids, topk_weights, shared_weight, bad
         )
-        outputs = self._experts(weights.experts, codes, ids, step, bad)
+        outputs = self._experts(weights, codes, ids, step, bad)
         shared = buffers.rows("out")
         self._shared_expert(weights.shared, codes, shared, bad)
         by_row = outputs.view(-1, spec.top_k, spec.hidden_size)[: len(x)]
         return ExpertOutputs(by_row, topk_weights, shared, shared_weight)
 
     def _experts(
-        self, slots: ExpertSlots, codes: PromptCodes, ids: Tensor, step: int, bad: Tensor
+        self, weights: MoeWeights, codes: PromptCodes, ids: Tensor, step: int, bad: Tensor
     ) -> Tensor:
         """Output of every pair of row and expert; some experts' weights are expanded at a time."""
+        slots, tier, staged = weights.experts, weights.tier, None
         buffers, plan = self._buffers, self._buffers.expert_plan(_MOE)
         outputs, hidden = buffers.rows("outputs", _MOE), buffers.all_codes("hidden", _MOE)
         num_pairs, num = ids.numel(), len(slots.slot_of)
-        sort_by_expert(ids, plan, slots.slot_of)
+        sort_by_expert(ids, plan, slots.slot_of if tier is None else tier.everywhere)
+        step = step if tier is None else min(step, tier.num_stages)
         for first in range(0, num, step):
             count = min(step, num - first)
-            gate, up = self._gate_up_of(slots, count, first, plan.counts)
+            if tier is not None:
+                staged = tier.stream(first, count, plan.counts)
+            gate, up = self._gate_up_of(slots, count, first, plan.counts, staged)
             gate_up(
                 codes, gate, up, hidden, bad, plan=plan, num_pairs=num_pairs, top_k=ids.shape[1],
                 first_expert=first,
             )  # fmt: skip
-            down = self._role_of(slots, 2, count, first, 0, plan.counts)
+            down = self._role_of(slots, 2, count, first, 0, plan.counts, staged)
             grouped_product(
                 hidden, down, plan, num_pairs, outputs, read_top_k=0, scatter=True,
                 first_expert=first,
@@ -314,13 +318,18 @@ class Prompt:
         prompt_product(hidden, self._role_of(slots, 2, 1, 0, 0), out)
 
     def _gate_up_of(
-        self, slots: ExpertSlots, num: int, first: int, counts: Tensor | None = None
+        self,
+        slots: ExpertSlots,
+        num: int,
+        first: int,
+        counts: Tensor | None = None,
+        staged: ExpertSlots | None = None,
     ) -> tuple[Expanded, Expanded]:
         """Expanded gate and up, one behind the other."""
         layout = slots.layout
         size = expanded_bytes(layout.formats[0], num, *layout.shape_of(0))
-        gate = self._role_of(slots, 0, num, first, 0, counts)
-        return gate, self._role_of(slots, 1, num, first, size, counts)
+        gate = self._role_of(slots, 0, num, first, 0, counts, staged)
+        return gate, self._role_of(slots, 1, num, first, size, counts, staged)
 
     def _role_of(
         self,
@@ -330,14 +339,18 @@ class Prompt:
         first: int,
         at: int,
         counts: Tensor | None = None,
+        staged: ExpertSlots | None = None,
     ) -> Expanded:
         """One matrix of ``num`` experts from ``first`` on, from byte ``at`` of the weights.
 
-        Experts without ``counts`` are left out, for no row wants them.
+        Experts without ``counts`` are left out, for no row wants them; ``staged`` has those that
+        are in no slot.
         """
         layout = slots.layout
         room = self._buffers.expanded(_MOE, layout.formats[role], num, *layout.shape_of(role), at)
         expand_slots(slots, role, room, first, counts)
+        if staged is not None:
+            expand_slots(staged, role, room, first, counts)
         return room
 
     def _products(

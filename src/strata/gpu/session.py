@@ -63,6 +63,7 @@ class GpuSession:
         self._capacity = capacity
         self._position = 0
         self._num_pending = 0  # kept rows that the recurrent memories have not taken in
+        self._num_rows = 0  # of the last window
         self._window: Tokens | None = None
         self._is_broken = False
         self._buffers = make_buffers(
@@ -226,7 +227,9 @@ class GpuSession:
         """Captures the launches of a window of so many rows, so that its first use is no slower."""
         if self._position + num_rows <= self._capacity:
             self._write_header()
-            self._runner.prepare(self._shape(num_rows, has_head=True))
+            with self._model.serving_experts():
+                self._runner.prepare(self._shape(num_rows, has_head=True))
+            self._model.check_experts()
 
     def relaunch(self, num_rows: int, choice: Choice | None = None) -> Callable[[], None]:
         """A function that launches a window's work and does not wait, for measuring.
@@ -286,9 +289,11 @@ class GpuSession:
         if request is not None:
             self._host_rows[:num_rows, hidden:] = request.wait().reshape(num_rows, -1)
         self._write_header()
-        with self._changing():
+        self._num_rows = num_rows
+        with self._changing(), self._model.serving_experts():
             self._runner.run(self._shape(num_rows, has_head=has_head, choice=choice))
             self._num_pending = 0
+        self._model.check_experts()
         self._refuse_bad_flags()
 
     def _refuse_bad_flags(self) -> None:
@@ -313,6 +318,8 @@ class GpuSession:
 
         Of a chunk, ``streams`` [N, S * D] are what the layers left.
         """
+        if streams is None:
+            self._model.settle_experts(self._num_rows, len(tokens))
         if self._drafter is not None:
             if streams is None:
                 self._drafter.commit(tokens)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from strata.formats.model_tensors import Embedding, OnProgress
     from strata.formats.tensor_index import TensorIndex
+    from strata.gpu.layer_tier import LayerTier
     from strata.gpu.model_layout import (
         DraftLayout,
         ExpertsLayout,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
     from strata.gpu.weight_layout import Bundle
     from strata.model_spec import ModelSpec
+    from strata.tiers.hand_off import ExpertHost
 
 # Stored bytes that are sent and re-laid at a time.
 _CHUNK_BYTES = 1 << 24
@@ -112,11 +114,15 @@ class PleWeights:
 
 @dataclass(frozen=True, slots=True)
 class MoeWeights:
-    """Router and shared router; the experts; the shared expert, a stack of one."""
+    """Router and shared router; the experts; the shared expert, a stack of one.
+
+    ``tier``: the way to experts that are in no slot; None where all of them are.
+    """
 
     routers: Matrices
     experts: ExpertSlots
     shared: ExpertSlots
+    tier: LayerTier | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,7 @@ def load_weights(
     layout: ModelLayout,
     device: torch.device,
     on_progress: OnProgress | None = None,
+    host: ExpertHost | None = None,
 ) -> ModelWeights:
     """The model of ``index``, packed, on a device.
 
@@ -184,12 +191,14 @@ def load_weights(
         layout: of ``model_layout``.
         device: where.
         on_progress: called with (bytes read, bytes to read).
+        host: takes the routed experts of the trunk, whose slots stay empty; None puts them all
+            into slots.
 
     Raises:
         CheckpointError: a float tensor holds NaN or infinity; names it.
         DeviceError: the card has not got the memory.
     """
-    return _Loader(index, spec, layout, device, on_progress).model()
+    return _Loader(index, spec, layout, device, on_progress, host).model()
 
 
 class _Loader:
@@ -200,8 +209,10 @@ class _Loader:
         layout: ModelLayout,
         device: torch.device,
         on_progress: OnProgress | None,
+        host: ExpertHost | None,
     ) -> None:
         self._spec = spec
+        self._host = host
         self._layout = layout
         self._device = device
         self._file = ModelTensors(
@@ -255,10 +266,18 @@ class _Loader:
             self._hc(layer.hc_ffn),
             MoeWeights(
                 self._matrices(layer.routers),
-                self._experts(layer.experts, "routed experts"),
+                self._routed(layer),
                 self._experts(layer.shared, "shared experts"),
             ),
         )
+
+    def _routed(self, layer: LayerLayout) -> ExpertSlots:
+        if self._host is None:
+            return self._experts(layer.experts, "routed experts")
+        experts = layer.experts
+        self._host.fill_layer(layer.index, self._file)
+        blob = BlobLayout(experts.formats, experts.hidden_size, experts.expert_size)
+        return ExpertSlots(blob, **self._arenas["routed experts"].take_all(experts.shapes()))
 
     def _hc(self, hc: HcLayout) -> HcWeights:
         norm = self._floats(hc.norm).reshape(-1)

@@ -1,0 +1,105 @@
+// Python: experts as blobs in memory that others own too, and the thread that answers a card.
+//
+// Addresses come as integers: the memory is page-locked or mapped, and its owner outlives the server.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <vector>
+
+#include "bind_arrays.h"
+#include "expert_server.h"
+#include "matrix.h"
+
+namespace nb = nanobind;
+using namespace strata;
+
+namespace {
+
+using ByteRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T> T *at(uintptr_t address) { return reinterpret_cast<T *>(address); }
+
+ExpertLayer layer_of(int gate_format, int up_format, int down_format, int64_t num, int64_t hidden, int64_t size) {
+    ExpertLayer layer = {{gate_format, up_format, down_format}, num, hidden, size, nullptr, 0, nullptr};
+    for (int role = 0; role < 3; role++) check_inner(layer.formats[role], layer.inner(role));
+    return layer;
+}
+
+void pack_blob(Context &ctx, const ExpertLayer &layer, ByteRows gate, ByteRows up, ByteRows down, Bytes out) {
+    const ByteRows *raw[] = {&gate, &up, &down};
+    for (int role = 0; role < 3; role++)
+        if ((int64_t)raw[role]->shape(0) != layer.rows(role) ||
+            (int64_t)raw[role]->shape(1) != row_bytes(layer.formats[role], layer.inner(role)))
+            refuse("matrix " + std::to_string(role) + " of an expert has the wrong shape");
+    uint8_t *blob = data_of(out, expert_bytes(layer), "out");
+    const uint8_t *blocks[] = {gate.data(), up.data(), down.data()};
+    nb::gil_scoped_release release;
+    pack_expert(ctx, layer, blocks, blob);
+}
+
+void set_memory(ExpertLayer &layer, uintptr_t blobs, int64_t blob_bytes, uintptr_t scales) {
+    if (blob_bytes < expert_bytes(layer)) refuse("experts would overlap");
+    layer.blobs = at<const uint8_t>(blobs);
+    layer.blob_bytes = blob_bytes;
+    layer.scales = at<const float>(scales);
+}
+
+void make_server(ExpertServer *self, Context &ctx, nb::list layers, const std::vector<uintptr_t> &addresses,
+                 int64_t max_rows, int64_t k) {
+    if (addresses.size() != 7) refuse("a mailbox has seven parts");
+    std::vector<ExpertLayer> all;
+    for (nb::handle layer : layers) {
+        all.push_back(nb::cast<const ExpertLayer &>(layer));
+        if (!all.back().blobs) refuse("a layer has no memory");
+    }
+    const Mailbox box = {at<const int32_t>(addresses[0]), at<int32_t>(addresses[1]), at<const int32_t>(addresses[2]),
+                         at<const int8_t>(addresses[3]),  at<const float>(addresses[4]), at<const int32_t>(addresses[5]),
+                         at<float>(addresses[6])};
+    new (self) ExpertServer(ctx, std::move(all), box, max_rows, k);
+}
+
+// [layers, 5]: requests, entries, experts, bytes, nanoseconds.
+void read_counts(const ExpertServer &server, nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
+    if ((int64_t)out.shape(0) != server.num_layers() || out.shape(1) != 5) refuse("counts are [layers, 5]");
+    for (int64_t i = 0; i < server.num_layers(); i++) {
+        const ServedCounts &counts = server.counts(i);
+        int64_t *row = out.data() + 5 * i;
+        row[0] = counts.requests, row[1] = counts.entries, row[2] = counts.experts;
+        row[3] = counts.bytes, row[4] = counts.nanoseconds;
+    }
+}
+
+} // namespace
+
+void bind_server(nb::module_ &m) {
+    nb::class_<ExpertLayer>(m, "ExpertLayer")
+        .def("__init__",
+             [](ExpertLayer *self, int gate, int up, int down, int64_t num, int64_t hidden, int64_t size) {
+                 new (self) ExpertLayer(layer_of(gate, up, down, num, hidden, size));
+             },
+             nb::arg("gate_format"), nb::arg("up_format"), nb::arg("down_format"), nb::arg("num_experts"),
+             nb::arg("hidden_size"), nb::arg("expert_size"))
+        .def_prop_ro("expert_bytes", &expert_bytes)
+        .def("pack", [](const ExpertLayer &self, Context &ctx, ByteRows gate, ByteRows up, ByteRows down,
+                        Bytes out) { pack_blob(ctx, self, gate, up, down, out); },
+             nb::arg("ctx"), nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::arg("out").noconvert())
+        .def("set_memory", &set_memory, nb::arg("blobs"), nb::arg("blob_bytes"), nb::arg("scales"));
+    nb::class_<ExpertServer>(m, "ExpertServer")
+        .def("__init__", &make_server, nb::arg("ctx"), nb::arg("layers"), nb::arg("addresses"), nb::arg("max_rows"),
+             nb::arg("top_k"), nb::keep_alive<1, 2>())
+        .def("start", &ExpertServer::start, nb::arg("number"), nb::call_guard<nb::gil_scoped_release>())
+        .def("stop", &ExpertServer::stop, nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>())
+        .def("begin", &ExpertServer::begin)
+        .def("end", &ExpertServer::end)
+        .def_prop_ro("is_running", &ExpertServer::is_running)
+        .def("read_counts", &read_counts, nb::arg("out").noconvert());
+    m.def("pack_panels", [](Context &ctx, int format, ByteRows raw, int64_t inner, Bytes out) {
+        check_inner(format, inner);
+        if ((int64_t)raw.shape(1) != row_bytes(format, inner)) refuse("rows have the wrong size");
+        uint8_t *packed = data_of(out, packed_bytes(format, raw.shape(0), inner), "out");
+        pack_rows(ctx, format, raw.data(), raw.shape(0), inner, packed);
+    }, nb::arg("ctx"), nb::arg("format"), nb::arg("raw"), nb::arg("inner"), nb::arg("out").noconvert());
+}

@@ -1,0 +1,275 @@
+"""A layer's missing experts: asked for in the middle of a window, and waited for.
+
+``post`` decides which entries are computed where (in a slot, by the host, in a staging slot); it
+writes the host's share into the mailbox, and the staged ones' addresses for ``kernels.fetch``.
+``wait`` copies the host's answer to where the other experts' outputs are. Bits do not depend on the
+split (clause C1). Memory order and failures: docs/decisions/0005-hand-off.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
+from strata.gpu.kernels.system import fence, nanoseconds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strata.gpu.kernels.quantize import Codes
+    from strata.tiers.hand_off import MailboxLayout
+
+IN_SLOT, ASKED, STAGED = 0, 1, 2
+"""Where an entry is computed."""
+_ASKED, _STAGED = tl.constexpr(ASKED), tl.constexpr(STAGED)
+
+# Columns of an output that one program copies.
+_COLUMNS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """What the layers of a model share; S staging slots, N rows, K experts of a row.
+
+    Attributes:
+        mailbox: address of memory the host and the card can reach.
+        layout: of the mailbox.
+        number: [1] int32, the last request.
+        fault: [1] int32; once it is set nothing is asked for any more.
+        source: [N * K] int32, IN_SLOT, ASKED or STAGED for each entry of the layer that runs.
+        share: [N * K + 1] int32, how many of so many distinct misses are staged.
+        addresses: [S] int64 of the experts to be staged, 0 where there is none.
+        experts: [S] int32, which they are.
+        places: [S] int32, the staging slots in order.
+        limit: nanoseconds that an answer may take.
+    """
+
+    mailbox: int
+    layout: MailboxLayout
+    number: Tensor
+    fault: Tensor
+    source: Tensor
+    share: Tensor
+    addresses: Tensor
+    experts: Tensor
+    places: Tensor
+    limit: int
+
+
+def post(
+    hand_off: HandOff,
+    layer: int,
+    expert_ids: Tensor,
+    slot_of: Tensor,
+    reachable: Tensor,
+    stage_of: Tensor,
+    x: Codes,
+) -> None:
+    """Divides a layer's entries, and asks the host for its share.
+
+    Of distinct misses in routing order the last ones are staged. Bytes a row: 1.4 times D, over the
+    link. Grid: (1).
+
+    Args:
+        hand_off: of the model; ``source`` and the staging jobs are written.
+        layer: the layer's number.
+        expert_ids: [N, K] int32, contiguous.
+        slot_of: [E] int32, -1 where an expert is in no slot.
+        reachable: [E] int64, where each expert lies in memory the card can read; 0 for nowhere.
+        stage_of: [E] int32, becomes the staging slot of each expert, or -1.
+        x: codes of N rows.
+    """
+    num_rows, top_k = expert_ids.shape
+    layout = hand_off.layout
+    _post_kernel[(1,)](
+        hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, hand_off.share,
+        hand_off.addresses, hand_off.experts, layer, expert_ids, slot_of, reachable, stage_of,
+        x.codes, x.scales, OFFSETS=layout.offsets[:-1], ROUTED=layout.max_rows * layout.top_k,
+        ROWS=num_rows, TOP_K=top_k, TILE=triton.next_power_of_2(num_rows * top_k),
+        EXPERTS=len(slot_of), EXPERT_TILE=triton.next_power_of_2(len(slot_of)),
+        STAGES=len(hand_off.addresses), STAGE_TILE=triton.next_power_of_2(len(hand_off.addresses)),
+        HIDDEN=layout.hidden_size, GROUPS=x.num_groups,
+        HALF_TILE=triton.next_power_of_2(layout.hidden_size // 16), num_warps=4, **LAUNCH_AFTER,
+    )  # fmt: skip
+
+
+@triton.jit
+def _send_row(
+    mailbox, n, codes_ptr, scales_ptr, OFFSETS: tl.constexpr, HIDDEN: tl.constexpr,
+    GROUPS: tl.constexpr, HALF_TILE: tl.constexpr,
+):  # fmt: skip
+    """Codes of one row as the processor takes them; value 256 g + 16 h + i lies at [h, g, i]."""
+    half = tl.arange(0, HALF_TILE)
+    block = tl.arange(0, HALF_TILE // 2)
+    value = tl.arange(0, 16)[None, :]
+    is_half, is_block = half < HIDDEN // 16, block < HIDDEN // 32
+    codes_out = (mailbox + OFFSETS[3] + n * HIDDEN).to(tl.pointer_type(tl.int8))
+    scales_out = (mailbox + OFFSETS[4] + n * (HIDDEN // 8)).to(tl.pointer_type(tl.float32))
+    sums_out = (mailbox + OFFSETS[5] + n * (HIDDEN // 4)).to(tl.pointer_type(tl.int32))
+    place = ((half % 16) * GROUPS + half // 16)[:, None] * 16 + value
+    codes = tl.load(codes_ptr + place, mask=is_half[:, None], other=0)
+    tl.store(codes_out + half[:, None] * 16 + value, codes, mask=is_half[:, None])
+    tl.store(sums_out + half, tl.sum(codes.to(tl.int32), axis=1), mask=is_half)
+    scales = tl.load(scales_ptr + block, mask=is_block, other=0.0)
+    tl.store(scales_out + block, scales, mask=is_block)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def _post_kernel(
+    mailbox, number_ptr, fault_ptr, source_ptr, share_ptr, job_addresses_ptr, job_experts_ptr,
+    layer, ids_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr, codes_ptr, scales_ptr,
+    OFFSETS: tl.constexpr, ROUTED: tl.constexpr, ROWS: tl.constexpr, TOP_K: tl.constexpr,
+    TILE: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
+    STAGE_TILE: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr,
+    HALF_TILE: tl.constexpr,
+):  # fmt: skip
+    wait_for_inputs()
+    entry = tl.arange(0, TILE)
+    is_entry = entry < ROWS * TOP_K
+    ids = tl.load(ids_ptr + entry, mask=is_entry, other=-1)
+    is_miss = is_entry & (tl.load(slot_of_ptr + ids, mask=is_entry, other=0) < 0)
+    routed_ptr = (mailbox + OFFSETS[7]).to(tl.pointer_type(tl.int32))
+    tl.store(routed_ptr + layer * ROUTED + entry, ids, mask=is_entry)
+
+    is_same = (ids[:, None] == ids[None, :]) & is_miss[None, :]
+    is_again = tl.max((is_same & (entry[None, :] < entry[:, None])).to(tl.int32), axis=1)
+    is_first = (is_miss & (is_again == 0)).to(tl.int32)
+    where = tl.load(reachable_ptr + ids, mask=is_entry & (is_first != 0), other=0)
+    can_stage = is_first * (where != 0).to(tl.int32)
+    num_able = tl.sum(can_stage, axis=0)
+    num_staged = tl.load(share_ptr + tl.sum(is_first, axis=0))
+    num_staged = tl.minimum(tl.minimum(num_staged, STAGES), num_able)
+    # The last ones in routing order are staged, so stage 0 is the first of those.
+    stage = tl.cumsum(can_stage, 0) - 1 - (num_able - num_staged)
+    stage = tl.where((can_stage != 0) & (stage >= 0), stage, -1)
+    of_expert = tl.max(tl.where(is_same, stage[None, :], -1), axis=1)
+    is_asked = is_miss & (of_expert < 0)
+    source = tl.where(is_asked, _ASKED, 0) + tl.where(is_miss & (of_expert >= 0), _STAGED, 0)
+    tl.store(source_ptr + entry, source, mask=is_entry)
+
+    job = tl.arange(0, STAGE_TILE)
+    is_job = job[:, None] == stage[None, :]
+    addresses = tl.sum(tl.where(is_job, where[None, :], 0), axis=1)
+    experts = tl.sum(tl.where(is_job, ids[None, :], 0), axis=1)
+    tl.store(job_addresses_ptr + job, addresses, mask=job < STAGES)
+    tl.store(job_experts_ptr + job, experts, mask=job < STAGES)
+    expert = tl.arange(0, EXPERT_TILE)
+    is_expert = (expert[:, None] == ids[None, :]) & (stage[None, :] >= 0)
+    stage_of = tl.max(tl.where(is_expert, stage[None, :], -1), axis=1)
+    tl.store(stage_of_ptr + expert, stage_of, mask=expert < EXPERTS)
+
+    if (tl.sum(is_asked.to(tl.int32), axis=0) > 0) & (tl.load(fault_ptr) == 0):
+        asked_ptr = (mailbox + OFFSETS[2]).to(tl.pointer_type(tl.int32))
+        tl.store(asked_ptr + entry, tl.where(is_asked, ids, -1), mask=is_entry)
+        for n in tl.static_range(ROWS):
+            _send_row(
+                mailbox, n, codes_ptr + n * GROUPS * 256, scales_ptr + n * GROUPS * 8, OFFSETS,
+                HIDDEN, GROUPS, HALF_TILE,
+            )  # fmt: skip
+        request_ptr = mailbox.to(tl.pointer_type(tl.int32))
+        tl.store(request_ptr + 1, layer)
+        tl.store(request_ptr + 2, ROWS)
+        fence()
+        number = tl.load(number_ptr) + 1
+        tl.store(number_ptr, number)
+        tl.store(request_ptr, number)
+
+
+def wait(hand_off: HandOff, outputs: Tensor, num_entries: int, bad: Tensor) -> None:
+    """Copies the host's outputs of a layer to the other experts'.
+
+    Bytes: 10 KB an entry that was asked for, over the link. Grid: (entries, D / 1024). Entries
+    that were not asked for wait for nothing.
+
+    Args:
+        hand_off: of the model, after ``post``.
+        outputs: [N * K, D] float32.
+        num_entries: N * K of this window.
+        bad: [1] int32, becomes 1 when a value was NaN or infinite.
+    """
+    hidden = hand_off.layout.hidden_size
+    _wait_kernel[(num_entries, triton.cdiv(hidden, _COLUMNS))](
+        hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, outputs, bad,
+        hand_off.limit, OFFSETS=hand_off.layout.offsets[:-1], HIDDEN=hidden, COLUMNS=_COLUMNS,
+        num_warps=4, **LAUNCH_AFTER,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["limit"])
+def _wait_kernel(
+    mailbox, number_ptr, fault_ptr, source_ptr, outputs_ptr, bad_ptr, limit: tl.int64,
+    OFFSETS: tl.constexpr, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    wait_for_inputs()
+    entry = tl.program_id(0)
+    if (tl.load(source_ptr + entry) == _ASKED) & (tl.load(fault_ptr) == 0):
+        number = tl.load(number_ptr)
+        answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
+        end = nanoseconds() + limit
+        answered = tl.load(answer_ptr, volatile=True)
+        while (answered != number) & (nanoseconds() < end):
+            answered = tl.load(answer_ptr, volatile=True)
+        fence()
+        status = tl.load(answer_ptr + 1, volatile=True)
+        if answered != number:
+            tl.store(fault_ptr, 1)
+        elif status == 1:
+            tl.store(bad_ptr, 1)
+        elif status != 0:
+            tl.store(fault_ptr, 2)
+        offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        is_copied = (offs < HIDDEN) & (answered == number)
+        here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
+        at = entry.to(tl.int64) * HIDDEN + offs
+        values = tl.load(here_ptr + at, mask=is_copied, other=0.0, volatile=True)
+        # Without an answer the sum is of no use, but it is a number.
+        tl.store(outputs_ptr + at, values, mask=offs < HIDDEN)
+
+
+def plan_stream(
+    hand_off: HandOff,
+    first: int,
+    count: int,
+    counts: Tensor,
+    slot_of: Tensor,
+    reachable: Tensor,
+    stage_of: Tensor,
+) -> None:
+    """Staging jobs for the experts of a prompt: those in no slot that some row wants.
+
+    Args:
+        hand_off: of the model; its staging jobs are written.
+        first: expert of staging slot 0.
+        count: experts, at most S.
+        counts: [E] int32, rows that want each.
+        slot_of: [E] int32, -1 where an expert is in no slot.
+        reachable: [E] int64, addresses the card can read.
+        stage_of: [E] int32, becomes the staging slot of each expert, or -1.
+    """
+    _stream_kernel[(1,)](
+        hand_off.addresses, hand_off.experts, first, count, counts, slot_of, reachable, stage_of,
+        EXPERTS=len(slot_of), TILE=triton.next_power_of_2(len(slot_of)),
+        STAGES=len(hand_off.addresses), num_warps=4, **LAUNCH_AFTER,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["first", "count"])
+def _stream_kernel(
+    addresses_ptr, experts_ptr, first, count, counts_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr,
+    EXPERTS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    wait_for_inputs()
+    expert = tl.arange(0, TILE)
+    is_expert = expert < EXPERTS
+    stage = expert - first
+    is_here = is_expert & (stage >= 0) & (stage < STAGES)
+    is_wanted = is_here & (stage < count) & (tl.load(counts_ptr + expert, is_expert, 0) > 0)
+    is_wanted = is_wanted & (tl.load(slot_of_ptr + expert, is_expert, 0) < 0)
+    address = tl.load(reachable_ptr + expert, mask=is_wanted, other=0)
+    tl.store(addresses_ptr + stage, address, mask=is_here)
+    tl.store(experts_ptr + stage, expert, mask=is_here)
+    tl.store(stage_of_ptr + expert, tl.where(is_wanted, stage, -1), mask=is_expert)

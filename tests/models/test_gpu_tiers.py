@@ -1,0 +1,142 @@
+"""Experts in fewer slots than there are: the same bits as with all of them on the card (C1).
+
+Runs on a card, or in Triton's interpreter where there is none; the thread that answers is the real
+one in both. The yardstick is a model of the same file whose experts are all in slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+from tests.models.model_files import write_model  # noqa: E402
+from tests.models.test_gpu_session import (  # noqa: E402
+    DEVICE,
+    formats_of,
+    one_by_one,
+    same_bits,
+    smallest_model,
+)
+from tests.models.tiny_models import VOCAB_SIZE  # noqa: E402
+
+from strata import _native  # noqa: E402
+from strata.cpu.expert_arena import ExpertArena  # noqa: E402
+from strata.errors import DeviceError  # noqa: E402
+from strata.formats.tensor_index import open_model  # noqa: E402
+from strata.gpu.expert_cache import CacheOptions  # noqa: E402
+from strata.gpu.model import GpuModel  # noqa: E402
+from strata.tiers.policy_table import POLICIES  # noqa: E402
+from strata.tiers.slots import layer_slots, shared_slots  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LAYERS, EXPERTS = 2, 4
+NUM_TOKENS = 4
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    model = smallest_model()
+    file = tmp_path_factory.mktemp("tiers") / "model.gguf"
+    return write_model(file, model, formats_of(model.weights))
+
+
+@pytest.fixture(scope="module")
+def tokens() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, VOCAB_SIZE, NUM_TOKENS).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def resident(path: Path, tokens: np.ndarray) -> np.ndarray:
+    """Logits of the tokens decoded one by one, all experts on the card."""
+    with open_model(path) as index:
+        model = GpuModel(index, smallest_model().spec, DEVICE)
+    return one_by_one(model.new_session(16), tokens)
+
+
+@dataclasses.dataclass
+class Tiered:
+    model: GpuModel
+    arena: ExpertArena
+
+
+def tiered(path: Path, slots, **options) -> Tiered:
+    with open_model(path) as index:
+        spec = smallest_model().spec
+        arena = ExpertArena(_native.Context(2, "scalar"), index, spec)
+        model = GpuModel(
+            index, spec, DEVICE, host=arena, slots=slots,
+            cache_options=CacheOptions(num_stages=3, **options),
+        )  # fmt: skip
+    return Tiered(model, arena)
+
+
+@pytest.fixture
+def made(path: Path) -> Iterator[list[Tiered]]:
+    """Models that a test makes; their threads are ended."""
+    found: list[Tiered] = []
+    yield found
+    for one in found:
+        one.model.close()
+
+
+def per_layer(num: int):
+    return layer_slots(LAYERS, EXPERTS, LAYERS * num)
+
+
+@pytest.mark.parametrize(
+    ("slots", "share"),
+    [
+        (shared_slots(LAYERS, EXPERTS, 0), 0.0),
+        (shared_slots(LAYERS, EXPERTS, 0), 1.0),
+        (per_layer(1), 0.0),
+        (per_layer(1), 0.5),
+        (per_layer(2), 0.5),
+        (shared_slots(LAYERS, EXPERTS, 5), 0.5),
+        (per_layer(4), 0.5),
+    ],
+)
+def test_decoding_has_the_bits_of_all_resident(
+    path: Path, resident, tokens, made: list[Tiered], slots, share: float
+) -> None:
+    one = tiered(path, slots, staged_share=share)
+    made.append(one)
+    logits = one_by_one(one.model.new_session(16), tokens)
+    assert same_bits(logits, resident)
+    served = one.arena.counts().sum(axis=0)
+    if slots.num_slots == LAYERS * EXPERTS or share == 1.0:
+        assert served[0] == 0
+    if slots.num_slots == 0 and share == 0.0:
+        # Every chosen expert of every token was asked for.
+        assert served[1] == NUM_TOKENS * LAYERS * smallest_model().spec.top_k
+
+
+def test_a_dead_server_ends_the_request_and_the_next_is_right(
+    path: Path, resident, tokens, made: list[Tiered]
+) -> None:
+    one = tiered(path, per_layer(1), limit_seconds=0.5)
+    made.append(one)
+    session = one.model.new_session(16)
+    first = one_by_one(session, tokens[:2])
+    one.arena.stop()
+    with pytest.raises(DeviceError, match=r"gave no answer within 0\.5 s"):
+        one_by_one(session, tokens[2:])
+    assert session.position == 2
+    rest = one_by_one(session, tokens[2:])
+    assert same_bits(np.concatenate([first, rest]), resident)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_change_no_bit(
+    path: Path, resident, tokens, made: list[Tiered], policy: str
+) -> None:
+    one = tiered(path, per_layer(2), policy=policy)
+    made.append(one)
+    assert same_bits(one_by_one(one.model.new_session(16), tokens), resident)
