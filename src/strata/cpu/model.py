@@ -74,8 +74,11 @@ class CpuModel:
         return CpuSession(self, capacity)
 
     def memory_report(self) -> Mapping[str, int]:
-        """Bytes of packed weights, by what they serve. Sessions come on top."""
-        return dict(self.weights.num_bytes)
+        """Bytes by what they serve: packed weights, n-gram rows kept. Sessions come on top."""
+        report = dict(self.weights.num_bytes)
+        if self.ngram_table is not None:
+            report["n-gram rows"] = self.ngram_table.cache_bytes
+        return report
 
     def close(self) -> None:
         """Ends the reading threads; weights go with the last reference to them."""

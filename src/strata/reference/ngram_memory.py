@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,23 +62,33 @@ def ngram_rows(
     Returns:
         [T, num_heads] int64, heads of the shortest n-gram first.
     """
-    known = np.concatenate([history, tokens]).astype(np.int64)
+    multipliers, sizes, offsets = _hash_tables(spec)
+    known = np.concatenate([history, tokens]).astype(np.int64, copy=False)
     first = len(history)
-    mix = np.zeros(len(tokens), np.uint64)
-    is_open = np.ones(len(tokens), bool)
-    blocks = []
-    for j in range(spec.ngram_size):
+    mixes = np.empty((len(tokens), spec.ngram_size - 1, 1), np.uint64)
+    mix = tokens.astype(np.uint64) * multipliers[0]
+    is_hidden: NDArray[np.bool_] | None = None
+    for j in range(1, spec.ngram_size):
         ids = known[first - j : len(known) - j]
-        if j:
-            is_open = is_open & (ids != spec.eos_id)
-            ids = np.where(is_open, ids, spec.eos_id)
-        mix = mix ^ ids.astype(np.uint64) * np.uint64(spec.multipliers[j])
-        if j:
-            heads = slice((j - 1) * spec.heads_per_ngram, j * spec.heads_per_ngram)
-            sizes = np.array(spec.head_vocab_sizes[heads], np.uint64)
-            offsets = np.array(spec.head_offsets[heads], np.int64)
-            blocks.append((mix[:, None] % sizes).astype(np.int64) + offsets)
-    return np.concatenate(blocks, axis=1)
+        is_end = ids == spec.eos_id
+        is_hidden = is_end if is_hidden is None else is_hidden | is_end
+        mix = mix ^ np.where(is_hidden, spec.eos_id, ids).astype(np.uint64) * multipliers[j]
+        mixes[:, j - 1, 0] = mix
+    rows = (mixes % sizes).astype(np.int64) + offsets
+    return rows.reshape(len(tokens), spec.num_heads)
+
+
+@lru_cache(maxsize=16)
+def _hash_tables(
+    spec: NgramSpec,
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    """Multipliers [ngram_size]; sizes and offsets [ngram_size - 1, heads_per_ngram]."""
+    shape = (spec.ngram_size - 1, spec.heads_per_ngram)
+    return (
+        np.array(spec.multipliers, np.uint64),
+        np.array(spec.head_vocab_sizes, np.uint64).reshape(shape),
+        np.array(spec.head_offsets, np.int64).reshape(shape),
+    )
 
 
 def ngram_memory(
