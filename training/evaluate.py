@@ -44,7 +44,7 @@ NUM_STORIES = 20
 STORY_TOKENS = 300
 TEXT_TOKENS = 16_384
 # Each of the twelve cells of length and depth gets this part of the cases of a task.
-CELL_PART = 10
+CELL_PART = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
