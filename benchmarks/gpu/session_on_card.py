@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import compile_ahead
@@ -248,31 +249,63 @@ def random_prompt(spec, length: int):
     return np.random.default_rng(5).integers(0, spec.vocab_size, length).astype(np.int32)
 
 
-def measure_prompt(session, spec, length: int) -> dict[str, float]:
-    """Tokens a second of a prompt from position 0, best of two; and how long its launches take."""
-    prompt, walls, launches = random_prompt(spec, length), [], []
-    reader = session._reader
-    launch = reader.launch
+class PromptClock:
+    """Seconds of a prompt by what the host does, and by the card's own clock."""
 
-    def timed(rows, position: int) -> None:
+    STEPS = ("gather", "ready", "launch", "wait")
+
+    def __init__(self, reader) -> None:
+        self._reader = reader
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what was measured."""
+        self.seconds = dict.fromkeys(self.STEPS, 0.0)
+        self.chunks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __enter__(self) -> PromptClock:
+        for name in self.STEPS:
+            setattr(self._reader, name, partial(self._timed, name, getattr(self._reader, name)))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name in self.STEPS:
+            delattr(self._reader, name)
+
+    def _timed(self, name, step, *args):
         begin = time.perf_counter()
-        launch(rows, position)
-        launches.append(time.perf_counter() - begin)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        if name == "launch":
+            events[0].record()
+        found = step(*args)
+        if name == "launch":
+            events[1].record()
+            self.chunks.append(tuple(events))
+        self.seconds[name] += time.perf_counter() - begin
+        return found
 
-    reader.launch = timed
-    try:
+    @property
+    def card(self) -> float:
+        """Seconds from the first launch of each chunk to the end of its last, summed up."""
+        return sum(first.elapsed_time(last) for first, last in self.chunks) / 1e3
+
+
+def measure_prompt(session, spec, length: int) -> dict[str, float]:
+    """Tokens a second of a prompt from position 0, best of two; and what the host did meanwhile."""
+    prompt, found = random_prompt(spec, length), []
+    with PromptClock(session._reader) as clock:
         for _ in range(3):  # the first may compile
             session.reset()
-            launches.clear()
+            clock.clear()
             begin = time.perf_counter()
             session.prefill(prompt)
-            walls.append(time.perf_counter() - begin)
-    finally:
-        del reader.launch
-    wall = min(walls[1:])
-    print(f"prompt of {length:6}: {length / wall:8.0f} tokens/s, {wall * 1e3:8.1f} ms; launching "
-          f"{1e3 * sum(launches):.1f} ms, {len(launches)} chunks", flush=True)  # fmt: skip
-    return {"tokens": length, "seconds": wall, "launch_seconds": sum(launches)}
+            wall = time.perf_counter() - begin
+            found.append((wall, {**clock.seconds, "card": clock.card}))
+    wall, steps = min(found[1:], key=lambda one: one[0])
+    text = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in steps.items())
+    print(f"prompt of {length:6}: {length / wall:8.0f} tokens/s, {wall * 1e3:8.1f} ms; {text} ms, "
+          f"{len(clock.chunks)} chunks", flush=True)  # fmt: skip
+    return {"tokens": length, "seconds": wall, "steps": steps}
 
 
 def speed(args) -> None:

@@ -74,6 +74,7 @@ def places_of(format_name: str, inner: int) -> tuple[PlanePlace, ...]:
     return tuple(places)
 
 
+@cache
 def panel_bytes(format_name: str, inner: int) -> int:
     """Bytes of one panel of eight rows; a multiple of 16."""
     last = places_of(format_name, inner)[-1]

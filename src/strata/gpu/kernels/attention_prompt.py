@@ -20,6 +20,7 @@ from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid
 from strata.gpu.kernels.halves import halves_of, split
 from strata.gpu.kernels.index_prompt import num_dense_rows
 from strata.gpu.kernels.qsa_append import CELL_GROUP
+from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +73,7 @@ def attend_prompt(
     groups = head_dim // CELL_GROUP if cells.is_int8 else 1
     shape = {
         "HEADS": heads, "KV_HEADS": kv_heads, "DH": head_dim, "GROUPS": groups,
-        "WIDTH": max(16, triton.next_power_of_2(head_dim // groups)), "IS_INT8": cells.is_int8,
+        "WIDTH": max(16, next_power_of_2(head_dim // groups)), "IS_INT8": cells.is_int8,
         "WEIGHT_UNIT": _WEIGHT_UNIT if cells.is_int8 else 1.0, "BLOCK": block,
         "BUDGET_BLOCKS": budget_blocks,
     }  # fmt: skip
@@ -81,7 +82,7 @@ def attend_prompt(
         gate.stride(0), gate.stride(1), capacity, position,
     )  # fmt: skip
     if dense > 0:
-        _attend_kernel[(triton.cdiv(dense * per_kv, DENSE_ROWS), kv_heads)](
+        _attend_kernel[(cdiv(dense * per_kv, DENSE_ROWS), kv_heads)](
             *args, 0, dense, **shape, IS_DENSE=True, ROWS=DENSE_ROWS, TILE=DENSE_CELLS,
             num_warps=8, num_stages=1, **LAUNCH,
         )  # fmt: skip
@@ -89,7 +90,7 @@ def attend_prompt(
         tile, stages, warps = SPARSE_INT8 if cells.is_int8 else SPARSE_HALVES
         _attend_kernel[(num_rows - dense, kv_heads)](
             *args, dense, num_rows, **shape, IS_DENSE=False,
-            ROWS=max(16, triton.next_power_of_2(per_kv)), TILE=tile, num_warps=warps,
+            ROWS=max(16, next_power_of_2(per_kv)), TILE=tile, num_warps=warps,
             num_stages=stages, **LAUNCH,
         )  # fmt: skip
 

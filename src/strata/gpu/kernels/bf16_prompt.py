@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels.arith import INTERPRETED, LAUNCH
+from strata.gpu.kernels.sizes import cdiv
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +49,7 @@ def unpack_bf16(weights: FloatMatrix, out: Tensor) -> None:
         out: [num_rows, inner] bfloat16, contiguous.
     """
     loads = weights.inner // 32
-    _unpack_kernel[(weights.num_panels, triton.cdiv(loads, _UNPACK_LOADS))](
+    _unpack_kernel[(weights.num_panels, cdiv(loads, _UNPACK_LOADS))](
         weights.panels.view(torch.int16), out.view(torch.int16), weights.num_rows,
         INNER=weights.inner, LOADS=weights.panels.shape[1] // 512, TILE=_UNPACK_LOADS, num_warps=4,
         **LAUNCH,
@@ -91,9 +92,9 @@ def launch_product(
         num_streams: S.
     """
     num_tokens, num_rows = len(x), len(weights)
-    large = triton.cdiv(num_tokens, LARGE[0]) * triton.cdiv(num_rows, LARGE[1]) * num_streams
+    large = cdiv(num_tokens, LARGE[0]) * cdiv(num_rows, LARGE[1]) * num_streams
     tokens, tile, warps, stages = LARGE if large >= _LEAST_TILES else SMALL
-    tiles = triton.cdiv(num_tokens, tokens) * triton.cdiv(num_rows, tile)
+    tiles = cdiv(num_tokens, tokens) * cdiv(num_rows, tile)
     _bf16_kernel[(tiles, num_streams)](
         x, x.stride(0), gamma, inverse, weights, out, out.stride(0), out.stride(1), num_tokens,
         num_rows, INNER=x.shape[1] // num_streams, STREAMS=num_streams, TOKENS=tokens, ROWS=tile,

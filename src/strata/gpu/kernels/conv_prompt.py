@@ -18,6 +18,7 @@ import triton.language as tl
 from strata.gpu.kernels.arith import LAUNCH, div, silu
 from strata.gpu.kernels.causal_conv import conv_silu
 from strata.gpu.kernels.halves import split
+from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 from strata.reference.norms import L2_EPS
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ def conv_prompt(
     kernel, channels = constants.conv.shape
     num_rows, ring = len(qkv), len(state.ring)
     key_heads = out.keys.shape[2]
-    _conv_prompt_kernel[(triton.cdiv(num_rows, _TILE_ROWS), 2 * key_heads + heads)](
+    _conv_prompt_kernel[(cdiv(num_rows, _TILE_ROWS), 2 * key_heads + heads)](
         qkv, state.ring, constants.conv, out.queries, out.keys, out.values,
         out.queries.stride(0), num_rows, position,
         KERNEL=kernel, RING=ring, KEY_HEADS=key_heads, CHANNELS=channels, DK=key_dim,
         STRIDE=qkv.stride(0), DV=value_dim, ROWS=_TILE_ROWS,
-        TILE=triton.next_power_of_2(max(key_dim, value_dim)),
+        TILE=next_power_of_2(max(key_dim, value_dim)),
         num_warps=4, **LAUNCH,
     )  # fmt: skip
     keep_newest(qkv, state.ring, position, ring)
@@ -112,7 +113,7 @@ def keep_newest(rows: Tensor, ring: Tensor, position: int, count: int) -> None:
     """
     num_rows, width = rows.shape
     kept = min(count, num_rows)
-    _keep_kernel[(triton.cdiv(width, _KEEP_COLUMNS), kept)](
+    _keep_kernel[(cdiv(width, _KEEP_COLUMNS), kept)](
         rows, ring, num_rows - kept, position, width, rows.stride(0), RING=len(ring),
         TILE=_KEEP_COLUMNS, num_warps=4, **LAUNCH,
     )  # fmt: skip

@@ -25,6 +25,7 @@ from strata.gpu.kernels.conv_prompt import UNIT
 from strata.gpu.kernels.gated_delta import softplus
 from strata.gpu.kernels.halves import add_pairs, dot_pairs, power_scale, split
 from strata.gpu.kernels.prompt_codes import store_prompt_codes
+from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,10 +110,10 @@ def delta_scan(
     heads, key_dim, value_dim = memory.shape
     num_rows, key_heads = len(rows.values), rows.keys.shape[2]
     first_row = -(position % CHUNK)
-    chunks = triton.cdiv(num_rows - first_row, CHUNK)
+    chunks = cdiv(num_rows - first_row, CHUNK)
     shape = {
         "KEY_HEADS": key_heads, "HEADS": heads, "DK": key_dim,
-        "DK_TILE": max(16, triton.next_power_of_2(key_dim)), "C": CHUNK,
+        "DK_TILE": max(16, next_power_of_2(key_dim)), "C": CHUNK,
         "ROOM": scratch.lower.shape[1],
     }  # fmt: skip
     _prepare_kernel[(chunks, heads)](
@@ -121,8 +122,8 @@ def delta_scan(
         alpha.stride(0), beta.stride(0), first_row, num_rows, key_dim**-0.5,
         **shape, PARTS=min(_PREPARE_PARTS, shape["DK_TILE"] // 16), num_warps=4, **LAUNCH,
     )  # fmt: skip
-    columns = min(WALK_COLUMNS, max(16, triton.next_power_of_2(value_dim)))
-    _walk_kernel[(heads, triton.cdiv(value_dim, columns))](
+    columns = min(WALK_COLUMNS, max(16, next_power_of_2(value_dim)))
+    _walk_kernel[(heads, cdiv(value_dim, columns))](
         rows.queries, rows.keys, rows.queries.stride(0), rows.values, memory, scratch.inverse,
         scratch.within, scratch.rates, out, first_row, num_rows, chunks, key_dim**-0.5, **shape,
         DV=value_dim, COLUMNS=columns, PARTS=min(WALK_PARTS, shape["DK_TILE"] // 16),
@@ -159,9 +160,9 @@ def gated_norm(
     fields: tuple[Tensor | None, ...] = (None, None, None, None)
     if codes is not None:
         fields = (codes.codes, codes.scales, codes.scaled_sums, codes.scaled_half_sums)
-    _scan_norm_kernel[(triton.cdiv(count, _NORM_ROWS),)](
+    _scan_norm_kernel[(cdiv(count, _NORM_ROWS),)](
         out, z, gamma, *fields, bad, count, z.stride(0), eps, HEADS=out.shape[1] // width, DV=width,
-        DV_TILE=triton.next_power_of_2(width), ROWS=_NORM_ROWS, IS_SILU=is_silu_gate, num_warps=4,
+        DV_TILE=next_power_of_2(width), ROWS=_NORM_ROWS, IS_SILU=is_silu_gate, num_warps=4,
         **LAUNCH,
     )  # fmt: skip
 

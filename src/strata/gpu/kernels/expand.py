@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,7 @@ from strata.gpu.kernels.arith import INTERPRETED, signed_byte
 from strata.gpu.kernels.group import load_group
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import shape_of
+from strata.gpu.kernels.sizes import cdiv
 from strata.gpu.kernels.unpack import block_codes, block_scales, traits
 from strata.gpu.packing import PANEL_ROWS
 
@@ -305,15 +307,24 @@ def _launch(
     out: Expanded,
 ) -> None:
     num_panels = out.num_matrices * -(-out.num_rows // PANEL_ROWS)
-    shape = shape_of(format_name, out.inner)
-    groups = shape.pop("GROUPS")
+    groups, shape = _shape_of(format_name, out.inner, out.num_rows)
     # A warp: words change threads by shuffles, and stores are 16 bytes side by side.
     tile = _INTERPRETED_PANELS if INTERPRETED else 4
-    _expand_kernel[(triton.cdiv(num_panels, tile), groups)](
+    _expand_kernel[(cdiv(num_panels, tile), groups)](
         source, matrix_bytes, slot_of, factors, counts, num_panels,
         lattice(format_name, source.device),
         out.codes.view(torch.int32), out.scales, out.minima, out.factors,
-        **shape, KIND=out.kind, MINIMA=out.num_minima, FOLD=_FOLDS.get(format_name, 1),
-        BLOCKS=out.inner // 32, ROWS=out.num_rows, HAS_SLOTS=slot_of is not None, TILE=tile,
-        num_warps=1, **arith.LAUNCH,
+        **shape, HAS_SLOTS=slot_of is not None, TILE=tile, num_warps=1, **arith.LAUNCH,
     )  # fmt: skip
+
+
+@cache
+def _shape_of(format_name: str, inner: int, num_rows: int) -> tuple[int, dict[str, object]]:
+    """Groups of a row, and the compile-time arguments that a format and a shape decide."""
+    shape = shape_of(format_name, inner)
+    groups = shape.pop("GROUPS")
+    assert isinstance(groups, int)  # noqa: S101 - for the type
+    return groups, shape | {
+        "KIND": kind_of(format_name), "MINIMA": traits(format_name)[3],
+        "FOLD": _FOLDS.get(format_name, 1), "BLOCKS": inner // 32, "ROWS": num_rows,
+    }  # fmt: skip

@@ -30,6 +30,7 @@ from strata.gpu.kernels.grouped_product import (
 )
 from strata.gpu.kernels.prompt_codes import PromptCodes, empty_prompt_codes, store_prompt_codes
 from strata.gpu.kernels.prompt_tile import tile_sums
+from strata.gpu.kernels.sizes import cdiv
 
 if TYPE_CHECKING:
     from strata.gpu.kernels.expand import Expanded
@@ -155,10 +156,10 @@ def gate_up(
     """
     tiling = tiling or (DENSE_TILING if plan is None else EXPERT_TILING)
     num_tokens = x.num_rows
-    num_tiles = triton.cdiv(num_tokens, tiling.tile_tokens)
+    num_tiles = cdiv(num_tokens, tiling.tile_tokens)
     if plan is not None:
         num_tiles = plan.max_tiles(num_pairs)
-    _gate_up_prompt_kernel[(num_tiles * triton.cdiv(gate.num_rows, tiling.rows),)](
+    _gate_up_prompt_kernel[(num_tiles * cdiv(gate.num_rows, tiling.rows),)](
         x.codes, x.scales, x.scaled_sums, x.scaled_half_sums,
         gate.codes, gate.scales, gate.minima, gate.factors,
         up.codes, up.scales, up.minima, up.factors,

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.gpu.kernels import arith
+from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
 _CHUNK = 128  # pairs one program ranks among themselves
 
@@ -63,7 +64,7 @@ def empty_plan(
         counts=ints(num_experts),
         offsets=ints(num_experts + 1),
         tiles=ints(max_pairs // tile_tokens + min(num_experts, max_pairs), 2),
-        histogram=ints(triton.cdiv(max_pairs, _CHUNK), num_experts),
+        histogram=ints(cdiv(max_pairs, _CHUNK), num_experts),
         tile_tokens=tile_tokens,
     )
 
@@ -172,16 +173,16 @@ def sort_by_expert(ids: Tensor, plan: ExpertPlan, slot_of: Tensor | None = None)
         slot_of: [E] int32; pairs of experts below zero there are left out. None: all are there.
     """
     num_pairs, num_experts = ids.numel(), plan.num_experts
-    num_chunks = triton.cdiv(num_pairs, _CHUNK)
-    step = min(64, triton.next_power_of_2(num_experts))
-    _count_kernel[(num_chunks, triton.cdiv(num_experts, step))](
+    num_chunks = cdiv(num_pairs, _CHUNK)
+    step = min(64, next_power_of_2(num_experts))
+    _count_kernel[(num_chunks, cdiv(num_experts, step))](
         ids, slot_of, num_pairs, plan.histogram,
         EXPERTS=num_experts, HAS_SLOTS=slot_of is not None, CHUNK=_CHUNK, STEP=step, num_warps=4,
         **arith.LAUNCH,
     )  # fmt: skip
     _scan_kernel[(num_experts,)](
         plan.histogram, plan.counts, num_chunks,
-        EXPERTS=num_experts, CHUNKS=triton.next_power_of_2(num_chunks), num_warps=1,
+        EXPERTS=num_experts, CHUNKS=next_power_of_2(num_chunks), num_warps=1,
         **arith.LAUNCH,
     )  # fmt: skip
     max_tiles = plan.max_tiles(num_pairs)
@@ -189,7 +190,7 @@ def sort_by_expert(ids: Tensor, plan: ExpertPlan, slot_of: Tensor | None = None)
         ids, slot_of, num_pairs, plan.histogram, plan.counts, plan.order, plan.offsets,
         plan.tiles, max_tiles,
         EXPERTS=num_experts, HAS_SLOTS=slot_of is not None,
-        WIDTH=triton.next_power_of_2(num_experts), CHUNK=_CHUNK, TOKENS=plan.tile_tokens,
-        TILES=triton.next_power_of_2(triton.cdiv(max_tiles, num_chunks)), num_warps=8,
+        WIDTH=next_power_of_2(num_experts), CHUNK=_CHUNK, TOKENS=plan.tile_tokens,
+        TILES=next_power_of_2(cdiv(max_tiles, num_chunks)), num_warps=8,
         **arith.LAUNCH,
     )  # fmt: skip

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from strata.gpu.kernels import arith
 from strata.gpu.kernels.prompt_tile import tile_sums
+from strata.gpu.kernels.sizes import cdiv
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -227,7 +228,7 @@ def prompt_product(
         out: [T, R] float32, rows of any stride.
         tiling: shape of a tile.
     """
-    _launch(x, weights, triton.cdiv(x.num_rows, tiling.tile_tokens), x.num_rows, out, tiling, {
+    _launch(x, weights, cdiv(x.num_rows, tiling.tile_tokens), x.num_rows, out, tiling, {
         "order_ptr": None, "offsets_ptr": None, "tiles_ptr": None, "first_expert": 0,
         "num_matrices": 1, "IS_GROUPED": False, "READ_TOP_K": 0, "SCATTER": False,
     })  # fmt: skip
@@ -242,7 +243,7 @@ def _launch(
     tiling: Tiling,
     routing: dict[str, object],
 ) -> None:
-    row_tiles = triton.cdiv(weights.num_rows, 2 * tiling.rows)
+    row_tiles = cdiv(weights.num_rows, 2 * tiling.rows)
     _grouped_kernel[(num_tiles * row_tiles,)](
         x_codes=x.codes,
         x_scales=x.scales,

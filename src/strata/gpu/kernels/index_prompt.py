@@ -21,6 +21,7 @@ from strata.gpu.kernels.conv_prompt import keep_newest
 from strata.gpu.kernels.halves import dot_pairs, split
 from strata.gpu.kernels.indexer import INDEX_GROUP, candidate_shape, select_blocks
 from strata.gpu.kernels.qsa_append import _normed_head, _pool
+from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,7 @@ def index_scratch(
 
     Candidates: 16 KB a row at 128K cells.
     """
-    width = triton.cdiv(capacity // block + 1, INDEX_GROUP) * INDEX_GROUP
+    width = cdiv(capacity // block + 1, INDEX_GROUP) * INDEX_GROUP
     rows = min(max(_SCORE_BYTES // (4 * width) // _TILE_ROWS, 1), 8) * _TILE_ROWS
     shape = candidate_shape(rows, width, budget_blocks)
     return IndexScratch(
@@ -100,7 +101,7 @@ def append_index(
         inputs.queries, inputs.keys, inputs.query_gamma, inputs.key_gamma, rope.cos, rope.sin,
         inputs.out, queries, state.ring, state.pooled, positions, inputs.queries.stride(0),
         inputs.keys.stride(0), queries.stride(0), eps,
-        HEADS=heads, DI=dim, DI_TILE=triton.next_power_of_2(dim), PAIRS=rope.cos.shape[1],
+        HEADS=heads, DI=dim, DI_TILE=next_power_of_2(dim), PAIRS=rope.cos.shape[1],
         BLOCK=inputs.block, RING=len(state.ring), INDEX_GROUP=INDEX_GROUP, num_warps=2, **LAUNCH,
     )  # fmt: skip
     keep_newest(inputs.keys, state.ring, position, len(state.ring))
@@ -138,11 +139,11 @@ def select_prompt(
     first = num_dense_rows(position, num_rows, budget_blocks, block)
     while first < num_rows:
         rows = min(step, num_rows - first)
-        groups = triton.cdiv((position + first + rows) // block, INDEX_GROUP)
+        groups = cdiv((position + first + rows) // block, INDEX_GROUP)
         width = min(groups * INDEX_GROUP, room)
-        _score_prompt_kernel[(groups, triton.cdiv(rows, _SCORE_ROWS))](
+        _score_prompt_kernel[(groups, cdiv(rows, _SCORE_ROWS))](
             queries[:, first:], pooled, scratch.scores, queries.stride(0), scratch.scores.stride(0),
-            rows, HEADS=heads, DIM=dim, DIM_TILE=max(16, triton.next_power_of_2(dim)),
+            rows, HEADS=heads, DIM=dim, DIM_TILE=max(16, next_power_of_2(dim)),
             GROUP=INDEX_GROUP, ROWS=_SCORE_ROWS, num_warps=_SCORE_WARPS, num_stages=1, **LAUNCH,
         )  # fmt: skip
         select_blocks(

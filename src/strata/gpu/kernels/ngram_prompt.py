@@ -17,6 +17,7 @@ from strata.gpu.kernels.arith import LAUNCH
 from strata.gpu.kernels.causal_conv import conv_silu
 from strata.gpu.kernels.conv_prompt import keep_newest
 from strata.gpu.kernels.ngram_memory import _ngram_gate_kernel
+from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,10 +62,10 @@ def add_memory_prompt(
         _ngram_gate_kernel[(num_streams, rows)](
             part, key[first:], value[first:], constants.key_gamma, constants.query_gamma,
             constants.conv_gamma, gated, conv_inputs, key.stride(0), value.stride(0), eps,
-            width**-0.5, STREAMS=num_streams, D=width, D_TILE=triton.next_power_of_2(width),
+            width**-0.5, STREAMS=num_streams, D=width, D_TILE=next_power_of_2(width),
             num_warps=8, **LAUNCH,
         )  # fmt: skip
-        _ngram_prompt_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(channels, _COLUMNS))](
+        _ngram_prompt_kernel[(cdiv(rows, _ROWS), cdiv(channels, _COLUMNS))](
             part, gated, conv_inputs, constants.conv, ring, position + first, rows,
             CHANNELS=channels, COLUMNS=_COLUMNS, ROWS=_ROWS, KERNEL=constants.conv.shape[0],
             DILATION=constants.dilation, RING=len(ring), num_warps=4, **LAUNCH,

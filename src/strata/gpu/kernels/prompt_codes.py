@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.gpu.kernels import arith
+from strata.gpu.kernels.sizes import cdiv
 
 BLOCK = 32  # values that share a scale
 
@@ -149,7 +150,7 @@ def quantize_prompt(x: Tensor, out: PromptCodes, bad: Tensor) -> None:
     """
     num_rows, inner = x.shape
     rows, tile = 4, 8
-    grid = (triton.cdiv(num_rows, rows), triton.cdiv(inner // BLOCK, tile))
+    grid = (cdiv(num_rows, rows), cdiv(inner // BLOCK, tile))
     _quantize_prompt_kernel[grid](
         x,
         x.stride(0),

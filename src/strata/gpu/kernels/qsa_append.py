@@ -18,6 +18,7 @@ import triton.language as tl
 from strata.gpu.kernels.arith import div, rint
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.indexer import INDEX_GROUP
+from strata.gpu.kernels.sizes import next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,9 +136,9 @@ def append(
         q_gate, k, v, q_gamma, k_gamma, rope.cos, rope.sin, position, cells.keys, cells.values,
         cells.key_scales, cells.value_scales, queries, *index_args, q_gate.stride(0), k.stride(0),
         v.stride(0), cells.keys.stride(0), eps, head_dim**-0.5,
-        HEADS=heads, KV_HEADS=kv_heads, DH=head_dim, DH_TILE=triton.next_power_of_2(head_dim),
+        HEADS=heads, KV_HEADS=kv_heads, DH=head_dim, DH_TILE=next_power_of_2(head_dim),
         PAIRS=rope.cos.shape[1], IS_INT8=cells.is_int8, CELL_GROUP=CELL_GROUP,
-        INDEX_HEADS=index_heads, DI=index_dim, DI_TILE=triton.next_power_of_2(index_dim),
+        INDEX_HEADS=index_heads, DI=index_dim, DI_TILE=next_power_of_2(index_dim),
         BLOCK=block, RING=ring, INDEX_GROUP=INDEX_GROUP, num_warps=2, **LAUNCH_AFTER,
     )  # fmt: skip
 

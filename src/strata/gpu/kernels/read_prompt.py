@@ -21,6 +21,7 @@ import triton.language as tl
 from strata.gpu.kernels.arith import LAUNCH, div, sigmoid, silu
 from strata.gpu.kernels.bf16_prompt import cut_value, launch_product, tile_dot, unpack_bf16
 from strata.gpu.kernels.prompt_codes import store_prompt_codes
+from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,8 +74,8 @@ def between_prompt(
     num_streams, num_rows, _ = sums.shape
     _between_kernel[(num_rows,)](
         sums, sums.stride(0), sums.stride(1), first, first_inject, parts, parts.stride(0), inject,
-        RANK=end - first, RANK_TILE=triton.next_power_of_2(end - first), STREAMS=num_streams,
-        STREAM_TILE=triton.next_power_of_2(num_streams), num_warps=2, **LAUNCH,
+        RANK=end - first, RANK_TILE=next_power_of_2(end - first), STREAMS=num_streams,
+        STREAM_TILE=next_power_of_2(num_streams), num_warps=2, **LAUNCH,
     )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def up_mix_prompt(
         bad: [1] int32, becomes 1 when x is NaN or infinite.
     """
     num_rows, num_streams, width = streams.shape
-    _up_mix_kernel[(triton.cdiv(num_rows, _MIX_TOKENS) * (width // 32),)](
+    _up_mix_kernel[(cdiv(num_rows, _MIX_TOKENS) * (width // 32),)](
         parts, parts.stride(0), weights.panels.view(parts.dtype), streams, inverse, gamma, x,
         codes.codes, codes.scales, codes.scaled_sums, codes.scaled_half_sums, bad, num_rows,
         INNER=weights.inner, LOADS=weights.panels.shape[1] // 512, D=width, STREAMS=num_streams,

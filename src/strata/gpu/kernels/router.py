@@ -13,6 +13,7 @@ import triton.language as tl
 
 from strata.gpu.kernels.arith import div, exp, sigmoid
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
+from strata.gpu.kernels.sizes import next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +49,8 @@ def route(
     _route_kernel[(num_rows,)](
         logits, shared_logits, expert_ids, topk_weights, shared_weight, bad, logits.stride(0),
         shared_logits.stride(0), weights_scale, EXPERTS=num_experts,
-        TILE=triton.next_power_of_2(num_experts), TOP_K=expert_ids.shape[1],
-        K_TILE=triton.next_power_of_2(expert_ids.shape[1]), num_warps=1, **LAUNCH_AFTER,
+        TILE=next_power_of_2(num_experts), TOP_K=expert_ids.shape[1],
+        K_TILE=next_power_of_2(expert_ids.shape[1]), num_warps=1, **LAUNCH_AFTER,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from strata.gpu.kernels.arith import LAUNCH, div, sigmoid
 from strata.gpu.kernels.hyper_connections import ExpertOutputs
+from strata.gpu.kernels.sizes import next_power_of_2
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,8 +56,8 @@ def write_prompt(
     _write_prompt_kernel[(num_rows,)](
         streams, plain, *experts, inject, 0 if inject is None else inject.stride(0), gamma, xn,
         inverse, eps, TOP_K=0 if parts is None else parts.outputs.shape[1], STREAMS=num_streams,
-        STREAM_TILE=triton.next_power_of_2(num_streams), D=width,
-        COLUMNS=min(_COLUMNS, triton.next_power_of_2(width)), num_warps=4, **LAUNCH,
+        STREAM_TILE=next_power_of_2(num_streams), D=width,
+        COLUMNS=min(_COLUMNS, next_power_of_2(width)), num_warps=4, **LAUNCH,
     )  # fmt: skip
 
 
