@@ -73,8 +73,11 @@ def bundle_product(
     """
     order = sorted(matrices, key=lambda item: not isinstance(item[0], FloatMatrix))
     num_groups = 0 if codes is None else codes.num_groups
-    num_panels = sum(m.num_panels for m, _ in matrices if not isinstance(m, FloatMatrix))
-    tile, options = tiling_options(tiling, num_panels, num_groups, len(x))
+    packed = [m for m, _ in matrices if not isinstance(m, FloatMatrix)]
+    num_panels = sum(m.num_panels for m in packed)
+    formats = tuple(dict.fromkeys(m.format_name for m in packed))
+    tile, options = tiling_options(tiling, num_panels, num_groups, len(x), formats)
+    del options["TILE"]
     num_warps = options["num_warps"]
     parts = [
         _float_part(matrix, column, len(x), num_warps)
@@ -93,8 +96,8 @@ def bundle_product(
         fields = (codes.codes, codes.scales, codes.sums, codes.scaled_sums, codes.scaled_half_sums)
     _bundle_kernel[(end,)](
         *fields, x, x.stride(0), out, out.stride(0), *values, **constants, N=len(x),
-        SCRATCH=scratch_words(len(x), tile, num_groups), IS_PAIR=options["IS_PAIR"],
-        THREADS=options["THREADS"], IS_SPLIT=is_split, num_warps=num_warps, **LAUNCH_AFTER,
+        SCRATCH=scratch_words(len(x), tile, num_groups), IS_SPLIT=is_split, **options,
+        **LAUNCH_AFTER,
     )  # fmt: skip
 
 

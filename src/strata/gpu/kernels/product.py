@@ -38,7 +38,14 @@ Tiling = tuple[int, int, bool] | tuple[int, int, bool, int]
 """WARPS, a power of two, and TILE panels of a program; IS_PAIR, with an even number of panels; most
 registers of a thread, where there is a bound."""
 
+# Microseconds on an H200 (tilings_on_card.py, 2026-11-30), first one row, then four. Eight warps
+# and the tile that fills them are the fastest nearly everywhere (2560 columns: IQ3_S 6.3, next 7.5;
+# Q2_0 3.7, next 4.0), and so are pairs in 128 registers (Q4_0 6.9, without a bound 7.9, plain 10.0;
+# IQ3_S 8.9, 9.9, 11.1; Q2_0 5.8, 5.9, 10.2; Q5_K of 6144 columns 8.1, 13.3, 9.5). Pairs do not pay
+# where a block has two sums: Q6_K of 248320 rows 172, plain 146.
 _MOST_WARPS = 8
+_PAIR_REGISTERS = 128
+_FEWER_WARPS = 4  # IQ4_XS, in two rounds: 9.1, with eight 10.5; pairs without a bound 12.4, 13.0
 
 
 @triton.jit
@@ -163,33 +170,44 @@ def shape_of(format_name: str, inner: int) -> dict[str, object]:
 
 
 def tiling_options(
-    tiling: Tiling | None, num_panels: int, num_groups: int, num_rows: int = 1
+    tiling: Tiling | None,
+    num_panels: int,
+    num_groups: int,
+    num_rows: int = 1,
+    formats: tuple[str, ...] = (),
 ) -> tuple[int, dict[str, int]]:
-    """TILE, and the options of a launch with a tiling; None chooses one by sizes."""
+    """TILE, and the options of a launch with a tiling; None chooses one by sizes and formats."""
     if tiling is None:
-        is_pair = num_rows >= PAIR_FROM
-        tiling = _chosen(num_panels, num_groups, is_pair=is_pair)
+        tiling = _chosen(num_panels, num_groups, num_rows, formats)
     num_warps, tile, is_pair = tiling[:3]
     options = {"TILE": tile, "IS_PAIR": is_pair, "THREADS": 32 * num_warps, "num_warps": num_warps}
     return tile, options | ({"maxnreg": tiling[3]} if len(tiling) == 4 else {})
 
 
-def _chosen(num_panels: int, num_groups: int, *, is_pair: bool) -> Tiling:
+def _chosen(num_panels: int, num_groups: int, num_rows: int, formats: tuple[str, ...]) -> Tiling:
     """All groups of a program at once: its loads are all on their way before it multiplies."""
+    is_pair = num_rows >= PAIR_FROM and not any(map(_has_two_sums, formats))
     run = 2 if is_pair else 1
     if arith.INTERPRETED:
         # Calls of an interpreted program cost the same whatever its width.
         units = -(-min(32, num_panels) // run)
         return triton.next_power_of_2(-(-units * num_groups // 4)), run * units, is_pair
-    if is_pair:
-        # Two panels take the registers of two: fewer warps, or no second program fits beside one.
-        num_warps = min(4, triton.next_power_of_2(-(-num_groups // 4)))
-        return num_warps, 2 * max(1, 4 * num_warps // num_groups), True
     # As many groups as fill the warps best, the most warps of equals.
     tiles = [(4 * warps // num_groups, warps) for warps in (_MOST_WARPS, 4, 2, 1)]
     fitting = [(tile * num_groups / warps, warps, tile) for tile, warps in tiles if tile]
     _, num_warps, tile = max(fitting, default=(0, _MOST_WARPS, 1))
+    if formats == ("IQ4_XS",):
+        return min(num_warps, _FEWER_WARPS), run * tile, is_pair
+    if is_pair:
+        # Two panels take the registers of two: no second program would fit beside one.
+        return num_warps, 2 * tile, True, _PAIR_REGISTERS
     return num_warps, tile, False
+
+
+def _has_two_sums(format_name: str) -> bool:
+    """Whether a block has a sum for each 16 weights: twice the matrix instructions."""
+    _, num_scales, has_sub, *_ = traits(format_name)
+    return num_scales + has_sub == 2
 
 
 def product(weights: PackedMatrix, x: Codes, out: Tensor, tiling: Tiling | None = None) -> None:
@@ -201,7 +219,9 @@ def product(weights: PackedMatrix, x: Codes, out: Tensor, tiling: Tiling | None 
         out: [N, num_rows] float32, rows of any stride.
         tiling: of the launch; None chooses, the bits are the same.
     """
-    tile, options = tiling_options(tiling, weights.num_panels, x.num_groups, x.num_rows)
+    tile, options = tiling_options(
+        tiling, weights.num_panels, x.num_groups, x.num_rows, (weights.format_name,)
+    )
     _product_kernel[(triton.cdiv(weights.num_panels, tile),)](
         weights.panels,
         weights.num_panels,
