@@ -81,7 +81,6 @@ class Recorder:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.counts: dict[int, int] = {}
-        self._of_kernel: dict[int, int] = {}
 
     def __enter__(self) -> Recorder:
         self._kept = JITFunction._do_compile, triton.runtime.driver._active
@@ -101,6 +100,8 @@ class Recorder:
 
     def __exit__(self, *error: object) -> None:
         JITFunction._do_compile, triton.runtime.driver._active = self._kept
+        for request in self.requests:
+            request.kernel.device_caches.clear()  # of what stands in for kernels
 
     @property
     def total(self) -> int:
