@@ -127,12 +127,13 @@ class Settings:
             maximum=1 << 16,
         ),
     )
-    direct_io: bool = field(
-        default=True,
+    direct_io: bool | None = field(
+        default=None,
         metadata=_wish(
             bool,
             "--direct-io/--no-direct-io",
-            "Read n-gram rows past the page cache, so that they do not push weights out of memory.",
+            "Read n-gram rows past the page cache, so that they do not push weights out of memory. "
+            "Default: where the table is larger than half of the memory that is free.",
             env="STRATA_DIRECT_IO",
         ),
     )

@@ -31,7 +31,7 @@ class CpuModel:
         spec: its geometry.
         kv_format: "f16" or "f32".
         chunk_tokens: prompt tokens of one step.
-        direct_io: read n-gram rows past the page cache.
+        direct_io: read n-gram rows past the page cache; None: see ``NgramTable``.
         has_draft: load the draft layer; the file must have one. Its sessions then have a drafter.
         on_progress: called with (bytes read, bytes to read).
 
@@ -47,7 +47,7 @@ class CpuModel:
         *,
         kv_format: str = "f16",
         chunk_tokens: int = CHUNK_TOKENS,
-        direct_io: bool = True,
+        direct_io: bool | None = None,
         has_draft: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:

@@ -16,6 +16,7 @@ from strata import _native, telemetry
 from strata.errors import CheckpointError
 from strata.file_reads import ReadError, ReadFile
 from strata.formats.row_decode import decode_rows
+from strata.host_memory import available_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,7 +89,8 @@ class NgramTable:
     Args:
         entry: the table's place in its file.
         is_direct: read past the page cache, so that rows do not push weights out of memory. Falls
-            back to plain reads, with a notice, where the file system refuses.
+            back to plain reads, with a notice, where the file system refuses. None: where the
+            table is larger than half of the memory that is free.
         cache_bytes: memory of rows kept, at most; 0 keeps none.
 
     Raises:
@@ -96,10 +98,12 @@ class NgramTable:
     """
 
     def __init__(
-        self, entry: TensorEntry, *, is_direct: bool, cache_bytes: int = CACHE_BYTES
+        self, entry: TensorEntry, *, is_direct: bool | None, cache_bytes: int = CACHE_BYTES
     ) -> None:
         self.entry = entry
         self._row_bytes = entry.row_bytes
+        if is_direct is None:
+            is_direct = entry.num_bytes > available_bytes() // 2
         whole = entry.shape[0] * (entry.row_bytes + _ENTRY_BYTES)
         self._kept = _native.RowCache(entry.row_bytes, min(cache_bytes, whole))
         try:
