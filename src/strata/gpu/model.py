@@ -45,7 +45,7 @@ class GpuModel:
         chunk_tokens: most prompt tokens read in one step, a multiple of 64; a session takes fewer
             where the card has not got the memory.
         has_draft: load the draft layer too; the file must have one.
-        direct_io: read n-gram rows past the page cache.
+        direct_io: read n-gram rows past the page cache; None: see ``NgramTable``.
         limit_bytes: most memory taken on the card, or None.
         host: holds the routed experts; None puts them all on the card.
         slots: of the experts on the card, with a ``host``.
@@ -66,7 +66,7 @@ class GpuModel:
         kv_format: str = "f16",
         chunk_tokens: int = MAX_CHUNK,
         has_draft: bool = False,
-        direct_io: bool = True,
+        direct_io: bool | None = None,
         limit_bytes: int | None = None,
         host: ExpertHost | None = None,
         slots: SlotLayout | None = None,
