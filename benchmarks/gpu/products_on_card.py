@@ -246,7 +246,8 @@ def time_experts(name):
         x = np.random.default_rng(0).normal(0, 2, (n, HIDDEN)).astype(np.float32)
         codes, entries = codes_of(x), n * TOP_K
         every = torch.arange(num // entries * entries, dtype=torch.int32, device="cuda")
-        ids = every.view(-1, n, TOP_K)
+        # Each in memory of its own: aligned as a window's are, so no kernel is compiled anew.
+        ids = [some.clone() for some in every.view(-1, n, TOP_K)]
         rows, shared_rows = zeroed_rows(entries, HIDDEN, SIZE), zeroed_rows(n, HIDDEN, SIZE)
 
         def gate_up(e, codes=codes, rows=rows, shared_rows=shared_rows):

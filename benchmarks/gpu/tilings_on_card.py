@@ -1,6 +1,6 @@
 """Tilings of the decode products on a card: equal bits for each, then their times side by side.
 
-    python benchmarks/gpu/tilings_on_card.py [--only dense,gate_up,down]
+    python benchmarks/gpu/tilings_on_card.py [--only dense,bundle,gate_up,down]
                                              [--formats IQ3_S] [--rows 1,4]
                                              [--json FILE] [--workers 16] [--seconds 60]
 
@@ -10,13 +10,14 @@ Variants that would begin after ``--seconds`` are left out. Exit status 1 when a
 
 A dense variant is warps, panels of a program, "p" for pairs, and the most registers after an "r"
 (``kernels.product.Tiling``); one of gate|up is warps, most registers and copies of a lattice in
-shared memory; one of down as dense.
+shared memory; one of down or of a layer's bundle as dense. "chosen" is what a launch takes itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import dataclasses
 import json
 import multiprocessing
 import sys
@@ -30,7 +31,10 @@ import torch
 
 from strata.formats.block_formats import FORMATS
 from strata.gpu.expert_slots import BlobLayout, empty_slots
+from strata.gpu.float_matrix import pack_floats
 from strata.gpu.kernels import expert_window, unpack
+from strata.gpu.kernels.bundle_product import bundle_product
+from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.product import product
 from strata.gpu.packing import PackedMatrix, pack
 from strata.reference import expert_numerics
@@ -41,7 +45,16 @@ DENSE = (
     ("IQ4_XS", 16384, 2560), ("Q5_K", 2560, 6144), ("Q6_K", 248320, 2560), ("Q4_0", 10240, 2560),
     ("IQ3_S", 10240, 2560), ("Q2_0", 10240, 2560),
 )  # fmt: skip
-EXPERTS = (("IQ3_S", "IQ4_NL", "Q6_K"), ("Q2_0", "Q2_0", "Q2_0"))
+# Of gate and up, of down, and of the shared expert's.
+EXPERTS = (
+    ("IQ3_S", "IQ4_NL", "Q6_K"), ("Q2_0",) * 3, ("Q4_0",) * 3, ("IQ4_NL",) * 3,
+    ("Q4_K", "IQ4_NL", "Q4_K"), ("Q8_0",) * 3,
+)  # fmt: skip
+# What a layer multiplies its input by at once: of a delta net layer, and of an attention layer.
+BUNDLES = (
+    (("IQ4_XS", 16384), ("BF16", 96)),
+    (("IQ4_XS", 12288), ("Q6_K", 512), ("Q8_0", 512), ("BF16", 640)),
+)
 ONE = {
     10: ((1, 1), (1, 2), (2, 2), (2, 4), (4, 1), (4, 3), (8, 3), (4, 8)),
     24: ((1, 1), (2, 1), (4, 1), (4, 2), (8, 1), (8, 4), (8, 2)),
@@ -52,11 +65,13 @@ PAIRS = {
     24: ((1, 2), (2, 2), (4, 2), (8, 2), (8, 2, 128), (4, 4), (8, 8, 128)),
 }
 ONE_OF_SOME = {10: ((8, 3), (4, 3), (2, 2), (1, 1)), 24: ((4, 1), (4, 2), (8, 1))}
-GATE_UP = (
-    (4, 128, 1), (4, 128, 4), (4, 128, 8), (4, 96, 1), (4, 96, 8), (8, 128, 1), (8, 128, 4),
-    (8, 128, 8), (8, 128, 16), (8, 96, 1), (8, 96, 8), (8, 64, 1), (8, 64, 8), (16, 64, 1),
-    (16, 64, 8), (16, 64, 16),
-)  # fmt: skip
+GATE_UP = ((4, 128, 8), (4, 128, 1), (4, 168, 8), (4, 96, 8), (8, 128, 8), (2, 168, 8))
+DOWN = ((4, 5), (8, 10), (2, 5), (2, 2), (1, 1), (4, 10))
+BUNDLE = {
+    1: (None, (8, 3, False), (4, 3, False), (8, 3, False, 96), (4, 1, False), (2, 2, False)),
+    4: (None, (8, 6, True, 128), (4, 6, True), (4, 6, True, 128), (8, 3, False), (4, 3, False),
+        (4, 2, True, 128)),
+}  # fmt: skip
 
 
 def dense_tilings(groups, n):
@@ -69,27 +84,40 @@ def dense_tilings(groups, n):
 
 def cases(args):
     """(kind, what, N, variant) of all."""
-    found = []
     rows = [int(n) for n in args.rows.split(",")]
     formats = args.formats.split(",") if args.formats else None
-    for what in DENSE if "dense" in args.only else ():
-        if formats and what[0] not in formats:
-            continue
-        for n in rows:
-            found += [("dense", what, n, t) for t in dense_tilings(-(-what[2] // 256), n)]
-    for what in EXPERTS:
-        if formats and what[0] not in formats:
-            continue
-        for n in rows:
-            if "gate_up" in args.only:
-                copies = (1, 4, 8, 16) if what[0].startswith("IQ3") else (1,)
-                found += [("gate_up", what, n, t) for t in GATE_UP if t[2] in copies]
-            if "down" in args.only:
-                found += [("down", what, n, (*t, False)) for t in ONE[3]]
-    return found
+    kinds = {"dense": DENSE, "bundle": BUNDLES, "gate_up": EXPERTS, "down": EXPERTS}
+    return [
+        (kind, what, n, variant)
+        for kind in args.only.split(",")
+        for what in kinds[kind]
+        if not formats or what[0] in formats
+        for n in rows
+        for variant in variants(kind, what, n)
+    ]
+
+
+def variants(kind, what, n):
+    """Of a case."""
+    if kind == "dense":
+        return [None, *dense_tilings(-(-what[2] // 256), n)]
+    if kind == "bundle":
+        return BUNDLE.get(n, (None,))
+    if kind == "down":
+        return [(*t, False) for t in DOWN]
+    copies = (1, 8) if what[0].startswith("IQ3") else (8,)
+    return [t for t in GATE_UP if t[2] in copies]
+
+
+def checked(case):
+    """The case whose check answers for this one: experts' kernels do not know the rows."""
+    kind, what, n, variant = case
+    return (kind, what, 1 if kind in ("gate_up", "down") else n, variant)
 
 
 def label(variant):
+    if variant is None:
+        return "chosen"
     if isinstance(variant[2], bool):
         bound = "".join(f"r{bound}" for bound in variant[3:])
         return f"{variant[0]}w{variant[1]}" + ("p" if variant[2] else "") + bound
@@ -124,6 +152,26 @@ class Checker:
         out = torch.full((n, 88), float("nan"), device=products.DEVICE)
         product(matrix, products.codes_of(x[:n]), out, variant)
         return products.differing(out, expected[:n])
+
+    def bundle(self, what, n, variant):
+        """Against the products one by one, which ``products_on_card`` checks."""
+        if what not in self.kept:
+            self.kept[what] = bundle_matrices([(name, 88) for name, _ in what], 7)
+        matrices = self.kept[what]
+        x = np.random.default_rng(8).normal(0, 2, (n, HIDDEN)).astype(np.float32)
+        codes, rows = products.codes_of(x), torch.from_numpy(x).to(products.DEVICE)
+        found, expected = (
+            torch.full((n, 88 * len(what)), float("nan"), device=products.DEVICE) for _ in range(2)
+        )
+        places = [(matrix, 88 * at) for at, matrix in enumerate(matrices)]
+        bundle_product(places, codes, rows, found, is_split=False, tiling=variant)
+        for matrix, column in places:
+            out = expected[:, column : column + 88]
+            if isinstance(matrix, PackedMatrix):
+                product(matrix, codes, out)
+            else:
+                float_product(matrix, rows, out)
+        return products.differing(found, expected.cpu().numpy())
 
     def experts(self, what):
         if what not in self.kept:
@@ -169,8 +217,8 @@ class Checker:
     def check(self, case):
         kind, what, n, variant = case
         set_copies(kind, variant)
-        if kind == "dense":
-            return self.dense(what, n, variant)
+        if kind in ("dense", "bundle"):
+            return getattr(self, kind)(what, n, variant)
         if kind == "gate_up":
             return self.outputs(what, n, variant[:2], None)
         return self.outputs(what, n, None, variant)
@@ -205,6 +253,55 @@ def dense_launches(what, n, kept):
     return launches, rows * FORMATS[name].row_bytes(inner)
 
 
+def bundle_matrices(shapes, seed):
+    """Of HIDDEN columns: format and rows of each."""
+    made = []
+    for name, rows in shapes:
+        if name == "BF16":
+            values = np.random.default_rng(seed).normal(0, 0.05, (rows, HIDDEN))
+            raw = torch.from_numpy(values.astype(np.float32)).bfloat16().view(torch.uint8)
+            made.append(pack_floats(name, raw.to(products.DEVICE), HIDDEN))
+        else:
+            # Few blocks of their own, and many times those.
+            some = products.stored_rows(name, min(rows, 512) // 8 * 8, HIDDEN, seed)
+            one = pack(name, torch.from_numpy(some).to(products.DEVICE), HIDDEN).panels
+            panels = one.repeat(-(-rows // (8 * len(one))), 1)[: -(-rows // 8)]
+            made.append(PackedMatrix(name, rows, HIDDEN, panels.contiguous()))
+    return made
+
+
+def bundle_launches(what, n, kept):
+    """As ``dense_launches``, of bundles."""
+    columns = np.cumsum([0] + [rows for _, rows in what])
+    if what not in kept:
+        kept.clear()
+        first = bundle_matrices(what, 0)
+        size = sum(matrix.panels.numel() * matrix.panels.element_size() for matrix in first)
+        copies = -(-products.COLD_BYTES // size) - 1
+        kept[what] = [first] + [
+            [dataclasses.replace(m, panels=m.panels.clone()) for m in first] for _ in range(copies)
+        ]
+    x = np.random.default_rng(0).normal(0, 2, (n, HIDDEN)).astype(np.float32)
+    codes, rows = products.codes_of(x), torch.from_numpy(x).to(products.DEVICE)
+    out = torch.empty(n, int(columns[-1]), device=products.DEVICE)
+
+    placed = [
+        [(m, int(c)) for m, c in zip(matrices, columns, strict=False)] for matrices in kept[what]
+    ]
+
+    def launches(variant):
+        return [
+            lambda p=places: bundle_product(p, codes, rows, out, is_split=False, tiling=variant)
+            for places in placed
+        ]
+
+    stored = sum(
+        rows * (2 * HIDDEN if name == "BF16" else FORMATS[name].row_bytes(HIDDEN))
+        for name, rows in what
+    )
+    return launches, stored
+
+
 def expert_launches(kind, what, n, kept):
     if ("experts", what) not in kept:
         kept.clear()
@@ -228,7 +325,9 @@ def expert_launches(kind, what, n, kept):
     slots, shared = kept["experts", what]
     x = np.random.default_rng(0).normal(0, 2, (n, HIDDEN)).astype(np.float32)
     codes = products.codes_of(x)
-    ids = torch.arange(240, dtype=torch.int32, device=products.DEVICE).view(-1, n, TOP_K)
+    every = torch.arange(240, dtype=torch.int32, device=products.DEVICE)
+    # Each in memory of its own: aligned as a window's are, so no kernel is compiled anew.
+    ids = [some.clone() for some in every.view(-1, n, TOP_K)]
     rows = products.zeroed_rows(n * TOP_K, HIDDEN, SIZE)
     shared_rows = products.zeroed_rows(n, HIDDEN, SIZE)
     bad = torch.zeros(1, dtype=torch.int32, device=products.DEVICE)
@@ -263,6 +362,8 @@ def time_all(equal, begin, seconds, copy):
     for kind, what, n in dict.fromkeys(case[:3] for case in equal):
         if kind == "dense":
             launches, stored = dense_launches(what, n, kept)
+        elif kind == "bundle":
+            launches, stored = bundle_launches(what, n, kept)
         else:
             launches, stored = expert_launches(kind, what, n, kept)
         figures = {}
@@ -272,7 +373,8 @@ def time_all(equal, begin, seconds, copy):
             set_copies(kind, case[3])
             figures[label(case[3])] = products.graph_time(launches(case[3]), 3) * 1e6
         ranked = sorted(figures.items(), key=lambda item: item[1])
-        name = f"{kind} {'/'.join(map(str, what))} N={n}"
+        parts = [part if isinstance(part, str) else "-".join(map(str, part)) for part in what]
+        name = f"{kind} {'/'.join(map(str, parts if kind == 'bundle' else what))} N={n}"
         results[name] = {"stored_bytes": stored, "us": figures}
         text = " ".join(f"{variant} {us:.1f}" for variant, us in ranked)
         floor = stored / copy * 1e6
@@ -282,7 +384,7 @@ def time_all(equal, begin, seconds, copy):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="dense,gate_up,down")
+    parser.add_argument("--only", default="bundle,gate_up,down")
     parser.add_argument("--formats", default="")
     parser.add_argument("--rows", default="1,4")
     parser.add_argument("--json", default="")
@@ -291,16 +393,17 @@ def main():
     args = parser.parse_args()
     begin = time.perf_counter()
     todo = cases(args)
-    equal, failed = [], 0
+    right, failed = set(), 0
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(args.workers, spawn) as pool:
-        # Slow to compile first; few to a process share what is expected.
-        for case, wrong in pool.map(check, todo, chunksize=max(1, len(todo) // args.workers // 3)):
+        # One to a process at a time: compiling takes longer than making what is expected.
+        for case, wrong in pool.map(check, dict.fromkeys(map(checked, todo))):
             if wrong:
                 failed += 1
                 print(f"{case}: {wrong}", flush=True)
             else:
-                equal.append(case)
+                right.add(case)
+    equal = [case for case in todo if checked(case) in right]
     print(
         f"{len(equal)} of {len(todo)} equal after {time.perf_counter() - begin:.0f} s", flush=True
     )
