@@ -1,6 +1,6 @@
 // Python: experts as blobs in memory that others own too, and the thread that answers a card.
 //
-// Addresses come as integers: the memory is page-locked or mapped, and its owner outlives the server.
+// Addresses come as integers: the memory is page-locked or mapped. Its owners live as long as the server.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
@@ -48,7 +48,7 @@ void set_memory(ExpertLayer &layer, uintptr_t blobs, int64_t blob_bytes, uintptr
 }
 
 void make_server(ExpertServer *self, Context &ctx, nb::list layers, const std::vector<uintptr_t> &addresses,
-                 int64_t max_rows, int64_t k) {
+                 int64_t max_rows, int64_t k, nb::handle) {
     if (addresses.size() != 7) refuse("a mailbox has seven parts");
     std::vector<ExpertLayer> all;
     for (nb::handle layer : layers) {
@@ -89,7 +89,7 @@ void bind_server(nb::module_ &m) {
         .def("set_memory", &set_memory, nb::arg("blobs"), nb::arg("blob_bytes"), nb::arg("scales"));
     nb::class_<ExpertServer>(m, "ExpertServer")
         .def("__init__", &make_server, nb::arg("ctx"), nb::arg("layers"), nb::arg("addresses"), nb::arg("max_rows"),
-             nb::arg("top_k"), nb::keep_alive<1, 2>())
+             nb::arg("top_k"), nb::arg("owners"), nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>())
         .def("start", &ExpertServer::start, nb::arg("number"), nb::call_guard<nb::gil_scoped_release>())
         .def("stop", &ExpertServer::stop, nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>())
         .def("begin", &ExpertServer::begin)

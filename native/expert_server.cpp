@@ -112,11 +112,11 @@ bool ExpertServer::wait_for_request(int32_t seen) {
     auto deadline = Clock::now() + SPIN_TIME;
     while (true) {
         const uint32_t bell = bell_.load();
+        if (is_stopping_) return false;
         for (int i = 0; i < 64; i++) {
             if (load_number(box_.request) != seen) return !is_stopping_;
             relax();
         }
-        if (is_stopping_) return false;
         if (!is_active_) {
             bell_.wait(bell);
             deadline = Clock::now() + SPIN_TIME;

@@ -61,6 +61,18 @@ def resident(path: Path, tokens: np.ndarray) -> np.ndarray:
     return one_by_one(model.new_session(16), tokens)
 
 
+def prompt() -> np.ndarray:
+    # A chunk of 64 and a window.
+    return np.random.default_rng(4).integers(0, VOCAB_SIZE, 66).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def prompt_logits(path: Path) -> np.ndarray:
+    with open_model(path) as index:
+        model = GpuModel(index, smallest_model().spec, DEVICE)
+    return model.new_session(80).prefill(prompt())
+
+
 @dataclasses.dataclass
 class Tiered:
     model: GpuModel
@@ -131,6 +143,17 @@ def test_a_dead_server_ends_the_request_and_the_next_is_right(
     assert session.position == 2
     rest = one_by_one(session, tokens[2:])
     assert same_bits(np.concatenate([first, rest]), resident)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lock_bytes", [None, 0])
+def test_a_prompt_has_the_bits_of_all_resident(
+    path: Path, prompt_logits: np.ndarray, made: list[Tiered], lock_bytes: int | None
+) -> None:
+    # Without page-locked memory experts go through the small buffer.
+    one = tiered(path, per_layer(1), lock_bytes=lock_bytes, staged_share=0.5)
+    made.append(one)
+    assert same_bits(one.model.new_session(80).prefill(prompt()), prompt_logits)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
-_ALIGNMENT = 256
+# Whole pages, which a card can be given one expert at a time.
+_ALIGNMENT = 4096
 # A kernel may look this far behind the last expert.
 _READ_PAST = 64
 _GROUP = 256
@@ -89,11 +90,6 @@ class ExpertArena:
         """The memory of each layer's experts."""
         return self._places
 
-    @property
-    def regions(self) -> Sequence[tuple[int, int]]:
-        """(address, bytes) of all of it."""
-        return [(self._memory.ctypes.data, self._num_bytes)]
-
     def fill(self, tensors: ModelTensors) -> None:
         """Packs every expert of the file, one layer after the other.
 
@@ -129,12 +125,12 @@ class ExpertArena:
         """See ``panel_bits``."""
         return panel_bits(self._ctx, format_name)
 
-    def open(self, address: int, layout: MailboxLayout) -> None:
-        """Begins to answer requests in a mailbox at this address."""
+    def open(self, address: int, layout: MailboxLayout, owner: object) -> None:
+        """Begins to answer requests in a mailbox at this address, in memory of ``owner``."""
         fields = zip(FIELDS[:-1], layout.offsets, strict=False)
         self._server = _native.ExpertServer(
             self._ctx, self._layers, [address + offset for _, offset in fields], layout.max_rows,
-            layout.top_k,
+            layout.top_k, (self._memory, self._scales, owner),
         )  # fmt: skip
         self._server.start(0)
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from strata.errors import DeviceError
+from strata.gpu.expert_mover import ExpertMover, Move
+from strata.gpu.host_memory import HostMemory
 from strata.gpu.kernels.hand_off import HandOff
 from strata.gpu.layer_tier import LayerTier, Staging
 from strata.gpu.repack import make_repack
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from strata.gpu.weights import ModelWeights
     from strata.model_spec import ModelSpec
     from strata.tiers.hand_off import ExpertHost
-    from strata.tiers.policies import Policy
+    from strata.tiers.policies import Admission, Policy
     from strata.tiers.policy_table import PolicyOptions
     from strata.tiers.slots import SlotLayout
 
@@ -53,6 +55,7 @@ class CacheOptions:
             rest being computed by the host.
         num_stages: staging slots; most experts of a layer that are copied for a window.
         limit_seconds: how long the host may take for a layer.
+        lock_bytes: most memory of the host that is page-locked; None for all of it.
         ranking: keys, the one most worth a slot first; None for no preference.
     """
 
@@ -61,6 +64,7 @@ class CacheOptions:
     staged_share: float = 0.0
     num_stages: int = 16
     limit_seconds: float = LIMIT_SECONDS
+    lock_bytes: int | None = None
     ranking: NDArray[np.int64] | None = None
 
 
@@ -86,36 +90,35 @@ class ExpertCache:
         weights: ModelWeights,
         options: CacheOptions,
     ) -> None:
-        self._spec = spec
-        self._host = host
-        self._options = options
-        self._is_whole: list[bool] = []
+        self._spec, self._host, self._options = spec, host, options
         self.residency = Residency(slots)
         self._policy: Policy = make_policy(options.policy, self.residency, options.policy_options)
         pools = [slots.pools[pool] for pool in slots.pool_of_layer]
         self._first_slots = np.array([pool[0] if len(pool) else 0 for pool in pools], np.int64)
         self._device = weights.layers[0].moe.experts.slot_of.device
+        self._is_card = self._device.type == "cuda"
         layout = MailboxLayout(spec.num_layers, MAX_WINDOW_ROWS, spec.top_k, spec.hidden_size)
-        is_card = self._device.type == "cuda"
-        self._mailbox = torch.zeros(layout.num_bytes, dtype=torch.uint8, pin_memory=is_card)
-        self._routed = self._view(layout, "routed", np.int32).reshape(spec.num_layers, -1)
+        self._mailbox = self._pinned(layout.num_bytes, torch.uint8)
+        self._routed = self._view(layout, "routed").reshape(spec.num_layers, -1)
+        self._request = self._view(layout, "request")
         self._hand_off = self._make_hand_off(layout)
+        shape = (spec.num_layers, spec.num_experts)
+        self._table = torch.full(shape, -1, dtype=torch.int32, device=self._device)
+        self._host_table = self._pinned(shape, torch.int32)
         self.layers = self._make_layers(_slots_of_layers(slots, weights))
-        self._sent_slots = self.residency.slot_of.copy()
-        host.open(self._mailbox.data_ptr(), layout)
-        self._set_share(options.staged_share)
+        self._is_whole = self._whole_layers()
+        self._mover = ExpertMover(self.layers, self._memory, self._device)
+        self._is_here = np.zeros(slots.num_slots, bool)  # whether a slot's expert has arrived
+        self._planned: list[Move] = []
+        self._settled: tuple[NDArray[np.int64], int] | None = None
+        host.open(self._mailbox.data_ptr(), layout, self._mailbox)
+        self.set_share(options.staged_share)
         self.fill(options.ranking)
 
     def joined(self, weights: ModelWeights) -> ModelWeights:
         """The weights with the layers' ways to experts that are in no slot, where there are any."""
-        layout = self.residency.layout
-        sharing = Counter(layout.pool_of_layer)
         layers = []
-        for layer, tier, pool in zip(
-            weights.layers, self.layers, layout.pool_of_layer, strict=True
-        ):
-            is_whole = len(layout.pools[pool]) >= sharing[pool] * self._spec.num_experts
-            self._is_whole.append(is_whole)
+        for layer, tier, is_whole in zip(weights.layers, self.layers, self._is_whole, strict=True):
             moe = replace(layer.moe, experts=tier.slots, tier=None if is_whole else tier)
             layers.append(replace(layer, moe=moe))
         return replace(weights, layers=tuple(layers))
@@ -129,15 +132,46 @@ class ExpertCache:
         rest = np.arange(num_layers * num_experts).reshape(num_layers, num_experts).T.reshape(-1)
         self.residency.fill(rest.tolist())
         placed = np.flatnonzero(self.residency.key_in != before).tolist()
-        self._copy([(int(self.residency.key_in[slot]), slot) for slot in placed])
+        self._mover.start([self._move_of(slot) for slot in placed])
+        self._receive(is_waiting=True)
+        self._send_table()
 
     def begin(self) -> None:
-        """A window is about to be launched."""
+        """A window is about to be launched: slots change hands now, and only now."""
+        has_changed = self._receive()
+        if self._planned and not self._mover.is_busy:
+            # Those who give up their slots are out of the table before anyone writes there.
+            self._send_table()
+            moves = {move.slot: move for move in self._planned}
+            self._planned.clear()
+            self._mover.start(list(moves.values()))
+        elif has_changed:
+            self._send_table()
         self._host.begin()
 
     def end(self) -> None:
         """The window's launches are done."""
         self._host.end()
+
+    def work(self) -> None:
+        """Decides what the last window's experts mean for the slots; best while another runs."""
+        if self._settled is None:
+            return
+        ids, num_kept = self._settled
+        self._settled = None
+        # While experts are on their way the policy only learns.
+        is_open = not self._planned and not self._mover.is_busy
+        for layer, is_whole in enumerate(self._is_whole):
+            if not is_whole:
+                self._carry_out(self._policy.ask(layer, ids[layer], is_prompt=False), is_open)
+        self._carry_out(self._policy.settle(num_kept), is_open)
+
+    def settle(self, num_rows: int, num_kept: int) -> None:
+        """The last window had ``num_rows`` rows, of which the first ``num_kept`` were kept."""
+        self.work()
+        shape = (self._spec.num_layers, num_rows, self._spec.top_k)
+        ids = self._routed[:, : num_rows * self._spec.top_k].reshape(shape).astype(np.int64)
+        self._settled = ids, num_kept
 
     def check(self) -> None:
         """Refuses the last window if the host did not answer; readies it for the next.
@@ -145,13 +179,13 @@ class ExpertCache:
         Raises:
             DeviceError: the host gave no answer, or refused.
         """
-        fault = int(self._hand_off.fault.item())
+        number, _, _, fault = self._request.tolist()
         if not fault:
             return
-        number = int(self._hand_off.number.item())
         is_well = self._host.restart(number)
         if is_well:
             self._hand_off.fault.zero_()
+            self._request[3] = 0
         limit = self._options.limit_seconds
         what = f"gave no answer within {limit:g} s" if fault == 1 else "refused"
         todo = "ask again" if is_well else "start again"
@@ -160,18 +194,35 @@ class ExpertCache:
             f"(request {number}).\n  Try: {todo}; if it comes back, fewer --threads."
         )
 
-    def settle(self, num_rows: int, num_kept: int) -> None:
-        """The last window had ``num_rows`` rows, of which the first ``num_kept`` were kept."""
-        top_k = self._spec.top_k
-        for layer, is_whole in enumerate(self._is_whole):
-            if is_whole:
-                continue
-            rows = self._routed[layer, : num_rows * top_k].reshape(num_rows, top_k)
-            carry_out(
-                self.residency, self._policy.ask(layer, rows.astype(np.int64), is_prompt=False)
-            )
-        carry_out(self.residency, self._policy.settle(num_kept))
-        self._copy_admitted()
+    @property
+    def locked_bytes(self) -> int:
+        """Bytes of experts in RAM that the card can read where they are."""
+        return self._memory.locked_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of experts brought into slots that stay, since the start."""
+        return self._mover.num_bytes
+
+    def change_policy(self, name: str, options: PolicyOptions | None = None) -> None:
+        """Another policy from now on; it begins without knowledge, with the slots as they are.
+
+        Raises:
+            SettingsError: there is no such policy.
+        """
+        self.work()
+        self._policy = make_policy(name, self.residency, options)
+
+    def set_share(self, share: float) -> None:
+        """Of m distinct misses the last round(share * 256) / 256 are copied, from 0 to 1.
+
+        Sessions made before keep their graphs: with 0 nothing of theirs is copied.
+        """
+        part = round(share * 256) / 256
+        counts = np.floor(np.arange(len(self._hand_off.share)) * part + 0.5).astype(np.int32)
+        self._hand_off.share.copy_(torch.from_numpy(counts))
+        for tier in self.layers:
+            tier.has_staging = part > 0
 
     def counts(self) -> NDArray[np.int64]:
         """[L, 5] what the host has done for each layer: ``tiers.hand_off.SERVED``."""
@@ -180,57 +231,54 @@ class ExpertCache:
     def close(self) -> None:
         """Ends the host's threads."""
         self._host.close()
+        self._memory.close()
 
-    def _copy_admitted(self) -> None:
-        """Brings the card up to the table of residents."""
-        changed = self.residency.slot_of != self._sent_slots
-        if changed.any():
-            keys = np.flatnonzero(changed & (self.residency.slot_of != EMPTY)).tolist()
-            self._copy([(key, int(self.residency.slot_of[key])) for key in keys])
+    def _carry_out(self, admissions: Sequence[Admission], is_open: bool) -> None:  # noqa: FBT001
+        if not is_open:
+            return
+        carry_out(self.residency, admissions)
+        for admission in admissions:
+            self._is_here[admission.slot] = False
+            self._planned.append(self._move_of(admission.slot))
 
-    def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copies experts to where the table of residents has them, then writes the card's table."""
-        by_layer: dict[int, list[tuple[int, int]]] = {}
-        for key, slot in pairs:
-            layer, expert = divmod(key, self._spec.num_experts)
-            by_layer.setdefault(layer, []).append((expert, slot - int(self._first_slots[layer])))
-        step = self._options.num_stages
-        for layer, places in by_layer.items():
-            memory = self._host.layers[layer]
-            for first in range(0, len(places), step):
-                some = np.array(places[first : first + step], np.int64)
-                numbers, into = some.astype(np.int32).T.copy()
-                addresses = memory.address + some[:, 0] * memory.blob_bytes
-                self.layers[layer].admit(
-                    self._sent(addresses), self._sent(numbers), self._sent(into)
-                )
-        self._write_tables()
+    def _move_of(self, slot: int) -> Move:
+        """The way of the expert that a slot is meant to hold."""
+        layer, expert = divmod(int(self.residency.key_in[slot]), self._spec.num_experts)
+        return Move(layer, expert, slot - int(self._first_slots[layer]), slot)
 
-    def _write_tables(self) -> None:
-        """The card's tables of the layers whose residents have changed."""
-        shape = (self._spec.num_layers, self._spec.num_experts)
-        now, before = self.residency.slot_of.reshape(shape), self._sent_slots.reshape(shape)
-        for layer in np.flatnonzero((now != before).any(axis=1)).tolist():
-            places = now[layer]
-            local = np.where(places == EMPTY, -1, places - self._first_slots[layer])
-            self.layers[layer].slots.slot_of.copy_(torch.from_numpy(local.astype(np.int32)))
-        self._sent_slots = self.residency.slot_of.copy()
+    def _receive(self, *, is_waiting: bool = False) -> bool:
+        """Enters experts that have arrived; whether there were any."""
+        landed = self._mover.landed(is_waiting=is_waiting)
+        for move in landed:
+            key = move.layer * self._spec.num_experts + move.expert
+            self._is_here[move.slot] = self.residency.key_in[move.slot] == key
+        return bool(landed)
 
-    def _set_share(self, share: float) -> None:
-        """Of m distinct misses the last round(share * 256) / 256 of them are staged."""
-        part = round(share * 256) / 256
-        counts = np.floor(np.arange(len(self._hand_off.share)) * part + 0.5).astype(np.int32)
-        self._hand_off.share.copy_(torch.from_numpy(counts))
-        for tier in self.layers:
-            tier.has_staging = part > 0
+    def _send_table(self) -> None:
+        """The card's table: slots whose expert is there."""
+        places = self.residency.slot_of.reshape(self._host_table.shape)
+        is_here = places != EMPTY
+        is_here[is_here] = self._is_here[places[is_here]]
+        local = np.where(is_here, places - self._first_slots[:, None], -1)
+        self._host_table.numpy()[:] = local
+        self._table.copy_(self._host_table, non_blocking=True)
 
-    def _sent(self, values: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
-        return torch.from_numpy(values).to(self._device)
+    def _whole_layers(self) -> list[bool]:
+        """Whether all experts of a layer have slots, now and always."""
+        layout = self.residency.layout
+        sharing = Counter(layout.pool_of_layer)
+        return [
+            len(layout.pools[pool]) >= sharing[pool] * self._spec.num_experts
+            for pool in layout.pool_of_layer
+        ]
 
-    def _view(self, layout: MailboxLayout, field: str, dtype: type) -> NDArray[np.int32]:
+    def _pinned(self, shape: int | tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, pin_memory=self._is_card)
+
+    def _view(self, layout: MailboxLayout, field: str) -> NDArray[np.int32]:
         number = FIELDS.index(field)
         first, size = layout.offsets[number], layout.sizes[number]
-        view: NDArray[np.int32] = self._mailbox[first : first + size].numpy().view(dtype)
+        view: NDArray[np.int32] = self._mailbox[first : first + size].numpy().view(np.int32)
         return view
 
     def _make_hand_off(self, layout: MailboxLayout) -> HandOff:
@@ -245,39 +293,31 @@ class ExpertCache:
             fault=zeros(1),
             source=zeros(entries),
             share=zeros(entries + 1),
-            addresses=zeros(stages, torch.int64),
-            experts=zeros(stages),
-            places=torch.arange(stages, dtype=torch.int32, device=self._device),
+            sources=zeros(stages, torch.int64),
+            factors=zeros(stages, torch.int64),
             limit=int(self._options.limit_seconds * 1e9),
         )
 
     def _make_layers(self, slots: Sequence[ExpertSlots]) -> list[LayerTier]:
         host, device, num = self._host, self._device, self._options.num_stages
         raw_bytes = max(memory.blob_bytes for memory in host.layers)
+        blobs = [(home.address, len(home.scales), home.blob_bytes) for home in host.layers]
+        self._memory = HostMemory(blobs, device, self._options.lock_bytes, (num, raw_bytes))
         packed_bytes = max(one.layout.blob_bytes for one in slots)
         staging = Staging(
-            torch.empty((num, raw_bytes), dtype=torch.uint8, device=device),
-            torch.empty((num, packed_bytes), dtype=torch.uint8, device=device),
-            torch.empty((num, 3), device=device),
+            torch.zeros((num, raw_bytes), dtype=torch.uint8, device=device),
+            torch.zeros((num, packed_bytes), dtype=torch.uint8, device=device),
+            torch.ones((num, 3), device=device),
         )
         names = {name for one in slots for name in one.layout.formats}
         tables = {name: make_repack(name, host.permutation(name), device) for name in names}
         layers = []
-        for number, (one, memory) in enumerate(zip(slots, host.layers, strict=True)):
-            one.slot_of.fill_(-1)
-            places = memory.address + np.arange(self._spec.num_experts) * memory.blob_bytes
+        for number, (one, home) in enumerate(zip(slots, host.layers, strict=True)):
             gate, up, down = (tables[name] for name in one.layout.formats)
-            scales = torch.from_numpy(memory.scales.copy()).to(device)
+            own = replace(one, slot_of=self._table[number])
             layers.append(
                 LayerTier(
-                    number,
-                    one,
-                    staging,
-                    (gate, up, down),
-                    self._sent(places),
-                    scales,
-                    self._hand_off,
-                    memory.blob_bytes,
+                    number, own, staging, (gate, up, down), home, self._memory, self._hand_off
                 )
             )
         return layers

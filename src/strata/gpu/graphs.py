@@ -33,9 +33,13 @@ class WindowRunner:
         self._graphs: dict[WindowShape, torch.cuda.CUDAGraph] = {}
         self._is_card = buffers.rows.is_cuda
 
-    def run(self, shape: WindowShape) -> None:
-        """From ``host_inputs`` to ``host_flags`` and logits or picks, if wanted; waits."""
+    def run(self, shape: WindowShape, meanwhile: Callable[[], None]) -> None:
+        """From ``host_inputs`` to ``host_flags`` and logits or picks, if wanted; waits.
+
+        What is to be done ``meanwhile`` launches nothing.
+        """
         self.launch(shape)
+        meanwhile()
         if self._is_card:
             torch.cuda.current_stream().synchronize()
 

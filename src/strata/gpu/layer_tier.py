@@ -9,29 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from strata.gpu.expert_slots import ExpertSlots
 from strata.gpu.kernels import experts
-from strata.gpu.kernels.fetch import copy_from_host, repack
+from strata.gpu.kernels.fetch import Jobs, copy_from_host, repack
 from strata.gpu.kernels.hand_off import plan_stream, post, wait
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
+    from strata.gpu.host_memory import HostMemory
     from strata.gpu.kernels.experts import ExpertRows
     from strata.gpu.kernels.hand_off import HandOff
     from strata.gpu.kernels.quantize import Codes
     from strata.gpu.repack import Repack
+    from strata.tiers.hand_off import ExpertMemory
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """S places a layer's experts pass through: as the host has them, and as products want them."""
+    """S places a layer's experts pass through: as the host has them, and as products want them.
+
+    Attributes:
+        raw: [S, bytes] uint8.
+        packed: [S, bytes] uint8.
+        factors: [S, 3] float32.
+    """
 
     raw: Tensor
     packed: Tensor
-    scales: Tensor
+    factors: Tensor
 
 
 class LayerTier:
@@ -42,10 +52,17 @@ class LayerTier:
         slots: those that stay.
         staging: shared by all layers.
         tables: repacking of gate, up and down.
-        reachable: [E] int64, addresses the card can read, 0 for none.
-        scales: [E, 3] float32 on the card.
+        home: the experts in the host's memory.
+        memory: what of it the card can read.
         hand_off: shared by all layers.
-        host_bytes: of an expert in RAM.
+
+    Attributes:
+        slots: those that stay.
+        staged: those a window or a prompt brings for itself.
+        home: the experts in the host's memory.
+        reachable: [E], their addresses; 0 for those the card cannot read.
+        factors: [E, 3] float32 on the card.
+        has_staging: whether windows copy some of their misses.
     """
 
     def __init__(
@@ -54,26 +71,27 @@ class LayerTier:
         slots: ExpertSlots,
         staging: Staging,
         tables: tuple[Repack, Repack, Repack],
-        reachable: Tensor,
-        scales: Tensor,
+        home: ExpertMemory,
+        memory: HostMemory,
         hand_off: HandOff,
-        host_bytes: int,
     ) -> None:
-        self.slots = slots
-        self._number = number
-        self._hand_off = hand_off
-        self._tables = tables
-        self._reachable = reachable
-        self._scales = scales
-        self._raw = staging.raw
-        self._host_bytes = host_bytes
-        size = slots.layout.blob_bytes
-        num = len(staging.packed)
-        blobs = staging.packed.view(-1)[: num * size].view(num, size)
-        self.staged = ExpertSlots(
-            slots.layout, blobs, staging.scales, torch.full_like(slots.slot_of, -1)
-        )
+        self.slots, self.tables, self.home = slots, tables, home
         self.has_staging = False
+        device = slots.slot_of.device
+        self._number, self._hand_off = number, hand_off
+        self._memory, self._raw = memory, staging.raw
+        self.reachable = memory.reachable(home.address, len(home.scales), home.blob_bytes)
+        self._reachable = torch.from_numpy(self.reachable).to(device)
+        self.factors = torch.from_numpy(home.scales.copy()).to(device)
+        size, num = slots.layout.blob_bytes, len(staging.packed)
+        blobs = staging.packed.view(-1)[: num * size].view(num, size)
+        stage_of = torch.full_like(slots.slot_of, -1)
+        self.staged = ExpertSlots(slots.layout, blobs, staging.factors, stage_of)
+        places = torch.arange(num, dtype=torch.int64, device=device)
+        self._jobs = Jobs(
+            hand_off.sources, hand_off.factors, blobs.data_ptr() + places * size,
+            staging.factors.data_ptr() + places * 12,
+        )  # fmt: skip
         self._everywhere = torch.zeros_like(slots.slot_of)
 
     @property
@@ -81,36 +99,26 @@ class LayerTier:
         """Staging slots."""
         return len(self.staged.blobs)
 
+    @property
+    def everywhere(self) -> Tensor:
+        """[E] int32 without -1: a table for a prompt, which brings every expert to the card."""
+        return self._everywhere
+
     def post(self, ids: Tensor, codes: Codes) -> None:
         """Divides a window's entries and asks the host for its share."""
         post(
             self._hand_off, self._number, ids, self.slots.slot_of, self._reachable,
-            self.staged.slot_of, codes,
+            self.staged.slot_of, self.factors, codes, has_staging=self.has_staging,
         )  # fmt: skip
 
     def finish(self, ids: Tensor, codes: Codes, rows: ExpertRows, bad: Tensor) -> None:
         """Outputs of the entries that are in no slot; the others' have been launched before."""
         if self.has_staging:
-            self._fetch(self._hand_off.addresses, self._hand_off.experts, self.staged,
-                        self._hand_off.places)  # fmt: skip
+            self._fetch()
             experts.gate_up(self.staged, codes, ids, rows)
             experts.gate(self.staged, ids, rows, bad)
             experts.down(self.staged, ids, rows)
         wait(self._hand_off, rows.y, ids.numel(), bad)
-
-    def admit(self, addresses: Tensor, experts_: Tensor, into: Tensor) -> None:
-        """Copies experts into slots that stay; the table is left alone."""
-        self._fetch(addresses, experts_, self.slots, into)
-
-    def _fetch(self, addresses: Tensor, numbers: Tensor, slots: ExpertSlots, into: Tensor) -> None:
-        raw = self._raw[: len(addresses)]
-        copy_from_host(addresses, raw, self._host_bytes)
-        repack(self._tables, addresses, raw, slots, into, numbers, self._scales)
-
-    @property
-    def everywhere(self) -> Tensor:
-        """[E] int32 without -1: a table for a prompt, which brings every expert to the card."""
-        return self._everywhere
 
     def stream(self, first: int, count: int, counts: Tensor) -> ExpertSlots:
         """Brings experts ``first`` and on to staging slots, those in no slot that rows want.
@@ -120,9 +128,26 @@ class LayerTier:
             count: at most ``num_stages``.
             counts: [E] int32, rows that want each expert.
         """
-        hand_off, staged = self._hand_off, self.staged
         plan_stream(
-            hand_off, first, count, counts, self.slots.slot_of, self._reachable, staged.slot_of
-        )
-        self._fetch(hand_off.addresses, hand_off.experts, staged, hand_off.places)
-        return staged
+            self._hand_off, first, count, counts, self.slots.slot_of,
+            self._with_bounced(first, count), self.staged.slot_of, self.factors,
+        )  # fmt: skip
+        self._fetch()
+        return self.staged
+
+    def _fetch(self) -> None:
+        copy_from_host(self._jobs, self._raw, self.home.blob_bytes)
+        repack(self.tables, self.slots.layout, self._jobs, self._raw)
+
+    def _with_bounced(self, first: int, count: int) -> Tensor:
+        """[E] addresses the card can read, of these experts all of them."""
+        far = first + np.flatnonzero(self.reachable[first : first + count] == 0)
+        if not len(far):
+            return self._reachable
+        places = self._memory.bounced(self._at(far), self.home.blob_bytes)
+        table = self._reachable.clone()
+        table[torch.from_numpy(far).to(table.device)] = torch.from_numpy(places).to(table.device)
+        return table
+
+    def _at(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.home.address + numbers * self.home.blob_bytes

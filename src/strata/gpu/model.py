@@ -156,6 +156,11 @@ class GpuModel:
         if self.experts is not None:
             self.experts.check()
 
+    def work_on_experts(self) -> None:
+        """What there is to decide about slots, best while the card is at a window."""
+        if self.experts is not None:
+            self.experts.work()
+
     def settle_experts(self, num_rows: int, num_kept: int) -> None:
         """Of the last window's rows the first ``num_kept`` were kept: slots may change hands."""
         if self.experts is not None:

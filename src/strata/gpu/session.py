@@ -291,7 +291,8 @@ class GpuSession:
         self._write_header()
         self._num_rows = num_rows
         with self._changing(), self._model.serving_experts():
-            self._runner.run(self._shape(num_rows, has_head=has_head, choice=choice))
+            shape = self._shape(num_rows, has_head=has_head, choice=choice)
+            self._runner.run(shape, self._model.work_on_experts)
             self._num_pending = 0
         self._model.check_experts()
         self._refuse_bad_flags()

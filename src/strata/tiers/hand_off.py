@@ -29,11 +29,12 @@ SERVED = ("requests", "entries", "experts", "bytes", "nanoseconds")
 class MailboxLayout:
     """Where the parts of a mailbox lie; N rows, K experts of a row, D values of a row.
 
-    ``request`` int32 [3]: number, layer, rows. ``answer`` int32 [2]: number, status (0 good, 1 a
-    value is not finite, 2 the request made no sense). ``ids`` int32 [N, K], -1 where an expert
-    is not asked for. ``codes`` int8 [N, D], ``scales`` float32 [N, D / 32], ``sums`` int32
-    [N, D / 16]: the activations of docs/numerics.md. ``outputs`` float32 [N * K, D]. ``routed``
-    int32 [L, N, K]: what each layer of the last window asked for.
+    ``request`` int32 [4]: number, layer, rows, fault (0 none, 1 no answer in time, 2 refused).
+    ``answer`` int32 [2]: number, status (0 good, 1 a value is not finite, 2 the request made no
+    sense). ``ids`` int32 [N, K], -1 where an expert is not asked for. ``codes`` int8 [N, D],
+    ``scales`` float32 [N, D / 32], ``sums`` int32 [N, D / 16]: the activations of
+    docs/numerics.md. ``outputs`` float32 [N * K, D]. ``routed`` int32 [L, N, K]: what each layer
+    of the last window asked for.
     """
 
     num_layers: int
@@ -47,7 +48,7 @@ class MailboxLayout:
         rows, values = self.max_rows, self.max_rows * self.hidden_size
         ids = 4 * rows * self.top_k
         return (
-            12, 8, ids, values, values // 8, values // 4, 4 * values * self.top_k,
+            16, 8, ids, values, values // 8, values // 4, 4 * values * self.top_k,
             self.num_layers * ids,
         )  # fmt: skip
 
@@ -69,7 +70,7 @@ class ExpertMemory:
 
     Attributes:
         address: of expert 0's blob.
-        blob_bytes: from one blob to the next, a multiple of 64.
+        blob_bytes: from one blob to the next, whole pages of memory.
         scales: [E, 3] float32, factors on the outputs.
     """
 
@@ -85,18 +86,14 @@ class ExpertHost(Protocol):
     def layers(self) -> Sequence[ExpertMemory]:
         """The memory of each layer's experts."""
 
-    @property
-    def regions(self) -> Sequence[tuple[int, int]]:
-        """(address, bytes) of all of it, to be page-locked."""
-
     def fill_layer(self, layer: int, tensors: ModelTensors) -> None:
         """Takes the experts of a layer from a file."""
 
     def permutation(self, format_name: str) -> NDArray[np.int64]:
         """Where bits of sixteen stored rows lie in a panel; ``expert_arena.panel_bits``."""
 
-    def open(self, address: int, layout: MailboxLayout) -> None:
-        """Begins to answer requests in a mailbox at this address."""
+    def open(self, address: int, layout: MailboxLayout, owner: object) -> None:
+        """Begins to answer requests in a mailbox at this address, in memory of ``owner``."""
 
     def begin(self) -> None:
         """A window is about to be launched: requests will come."""

@@ -13,7 +13,7 @@ from strata import _native  # noqa: E402
 from strata.cpu.expert_arena import panel_bits  # noqa: E402
 from strata.formats.block_formats import FORMATS  # noqa: E402
 from strata.gpu.expert_slots import BlobLayout, empty_slots  # noqa: E402
-from strata.gpu.kernels.fetch import copy_from_host, repack  # noqa: E402
+from strata.gpu.kernels.fetch import Jobs, copy_from_host, repack  # noqa: E402
 from strata.gpu.packing_fields import BLOCK_FORMATS  # noqa: E402
 from strata.gpu.repack import make_repack  # noqa: E402
 
@@ -46,6 +46,17 @@ def filled(ctx, formats, hidden: int, size: int, device: str, num: int = 3):
     return host, blobs, expected
 
 
+def jobs_of(sources: list[int], scales, slots, into: list[int]) -> Jobs:
+    device = slots.blobs.device
+    rows = [
+        sources,
+        [row.data_ptr() for row in scales],
+        [slots.blobs[slot].data_ptr() for slot in into],
+        [slots.scales[slot].data_ptr() for slot in into],
+    ]
+    return Jobs(*torch.tensor(rows, dtype=torch.int64, device=device))
+
+
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
 def test_a_slot_has_the_bits_of_packing(ctx, name: str, device: str) -> None:
     # Where blocks are small: rows that end within a group, and within a load.
@@ -58,13 +69,11 @@ def test_a_slot_has_the_bits_of_packing(ctx, name: str, device: str) -> None:
     memory = torch.from_numpy(blobs)
     memory = memory.pin_memory() if device == "cuda" else memory
     starts = [memory[2].data_ptr(), 0, memory[0].data_ptr()]
-    addresses = torch.tensor(starts, dtype=torch.int64, device=device)
     raw = torch.full((3, blobs.shape[1]), 0xA5, dtype=torch.uint8, device=device)
-    into = torch.tensor([3, 0, 1], dtype=torch.int32, device=device)
-    experts = torch.tensor([2, 1, 0], dtype=torch.int32, device=device)
-    scales = torch.arange(9, dtype=torch.float32, device=device).view(3, 3)
-    copy_from_host(addresses, raw, host.expert_bytes)
-    repack(tables_of(ctx, formats, device), addresses, raw, slots, into, experts, scales)
+    scales = torch.arange(9, dtype=torch.float32, device=device).view(3, 3).flip(0)
+    jobs = jobs_of(starts, scales, slots, [3, 0, 1])
+    copy_from_host(jobs, raw, host.expert_bytes)
+    repack(tables_of(ctx, formats, device), slots.layout, jobs, raw)
     used = expected.layout.offset_of(3)
     assert torch.equal(slots.blobs[3, :used], expected.blobs[2, :used])
     assert torch.equal(slots.blobs[1, :used], expected.blobs[0, :used])
@@ -81,11 +90,10 @@ def test_formats_of_an_expert_may_differ(ctx, device: str) -> None:
     slots = empty_slots(expected.layout, 1, 1, device)
     memory = torch.from_numpy(blobs)
     memory = memory.pin_memory() if device == "cuda" else memory
-    addresses = torch.tensor([memory.data_ptr()], dtype=torch.int64, device=device)
     raw = torch.zeros_like(torch.from_numpy(blobs), device=device)
-    zero = torch.zeros(1, dtype=torch.int32, device=device)
     scales = torch.ones((1, 3), device=device)
-    copy_from_host(addresses, raw, host.expert_bytes)
-    repack(tables_of(ctx, formats, device), addresses, raw, slots, zero, zero, scales)
+    jobs = jobs_of([memory.data_ptr()], scales, slots, [0])
+    copy_from_host(jobs, raw, host.expert_bytes)
+    repack(tables_of(ctx, formats, device), slots.layout, jobs, raw)
     used = expected.layout.offset_of(3)
     assert torch.equal(slots.blobs[0, :used], expected.blobs[0, :used])

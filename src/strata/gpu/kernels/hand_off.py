@@ -42,9 +42,8 @@ class HandOff:
         fault: [1] int32; once it is set nothing is asked for any more.
         source: [N * K] int32, IN_SLOT, ASKED or STAGED for each entry of the layer that runs.
         share: [N * K + 1] int32, how many of so many distinct misses are staged.
-        addresses: [S] int64 of the experts to be staged, 0 where there is none.
-        experts: [S] int32, which they are.
-        places: [S] int32, the staging slots in order.
+        sources: [S] int64, addresses of the experts to be staged, 0 where there is none.
+        factors: [S] int64, addresses of their factors.
         limit: nanoseconds that an answer may take.
     """
 
@@ -54,9 +53,8 @@ class HandOff:
     fault: Tensor
     source: Tensor
     share: Tensor
-    addresses: Tensor
-    experts: Tensor
-    places: Tensor
+    sources: Tensor
+    factors: Tensor
     limit: int
 
 
@@ -67,7 +65,10 @@ def post(
     slot_of: Tensor,
     reachable: Tensor,
     stage_of: Tensor,
+    factors: Tensor,
     x: Codes,
+    *,
+    has_staging: bool,
 ) -> None:
     """Divides a layer's entries, and asks the host for its share.
 
@@ -81,19 +82,24 @@ def post(
         slot_of: [E] int32, -1 where an expert is in no slot.
         reachable: [E] int64, where each expert lies in memory the card can read; 0 for nowhere.
         stage_of: [E] int32, becomes the staging slot of each expert, or -1.
+        factors: [E, 3] float32 of the layer.
         x: codes of N rows.
+        has_staging: whether any are staged; without, the staging jobs stay as they are.
     """
     num_rows, top_k = expert_ids.shape
     layout = hand_off.layout
+    stages = len(hand_off.sources) if has_staging else 0
     _post_kernel[(1,)](
         hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, hand_off.share,
-        hand_off.addresses, hand_off.experts, layer, expert_ids, slot_of, reachable, stage_of,
-        x.codes, x.scales, OFFSETS=layout.offsets[:-1], ROUTED=layout.max_rows * layout.top_k,
-        ROWS=num_rows, TOP_K=top_k, TILE=triton.next_power_of_2(num_rows * top_k),
-        EXPERTS=len(slot_of), EXPERT_TILE=triton.next_power_of_2(len(slot_of)),
-        STAGES=len(hand_off.addresses), STAGE_TILE=triton.next_power_of_2(len(hand_off.addresses)),
+        hand_off.sources, hand_off.factors, layer, expert_ids, slot_of, reachable, stage_of,
+        factors.data_ptr(), x.codes, x.scales, OFFSETS=layout.offsets[:-1],
+        ROUTED=layout.max_rows * layout.top_k, ROWS=num_rows, TOP_K=top_k,
+        TILE=triton.next_power_of_2(num_rows * top_k), EXPERTS=len(slot_of),
+        EXPERT_TILE=triton.next_power_of_2(len(slot_of)),
+        STAGES=stages, STAGE_TILE=triton.next_power_of_2(max(1, stages)),
         HIDDEN=layout.hidden_size, GROUPS=x.num_groups,
-        HALF_TILE=triton.next_power_of_2(layout.hidden_size // 16), num_warps=4, **LAUNCH_AFTER,
+        HALF_TILE=triton.next_power_of_2(layout.hidden_size // 16),
+        num_warps=4 if num_rows == 1 else 8, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -118,10 +124,41 @@ def _send_row(
     tl.store(scales_out + block, scales, mask=is_block)
 
 
+@triton.jit
+def _stage(
+    ids, entry, is_miss, share_ptr, job_sources_ptr, job_factors_ptr, reachable_ptr,
+    stage_of_ptr, factors, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
+    STAGE_TILE: tl.constexpr,
+):  # fmt: skip
+    """Staging jobs of the last of distinct misses; which entries are left to ask for."""
+    is_same = (ids[:, None] == ids[None, :]) & is_miss[None, :]
+    is_again = tl.max((is_same & (entry[None, :] < entry[:, None])).to(tl.int32), axis=1)
+    is_first = (is_miss & (is_again == 0)).to(tl.int32)
+    where = tl.load(reachable_ptr + ids, mask=is_first != 0, other=0)
+    can_stage = is_first * (where != 0).to(tl.int32)
+    num_able = tl.sum(can_stage, axis=0)
+    num_staged = tl.load(share_ptr + tl.sum(is_first, axis=0))
+    num_staged = tl.minimum(tl.minimum(num_staged, STAGES), num_able)
+    # The last ones in routing order are staged, so stage 0 is the first of those.
+    stage = tl.cumsum(can_stage, 0) - 1 - (num_able - num_staged)
+    stage = tl.where((can_stage != 0) & (stage >= 0), stage, -1)
+    of_entry = tl.max(tl.where(is_same, stage[None, :], -1), axis=1)
+
+    job = tl.arange(0, STAGE_TILE)
+    expert = tl.arange(0, EXPERT_TILE)
+    tl.store(job_sources_ptr + job, (job * 0).to(tl.int64), mask=job < STAGES)
+    tl.store(stage_of_ptr + expert, expert * 0 - 1, mask=expert < EXPERTS)
+    tl.debug_barrier()
+    tl.store(job_sources_ptr + stage, where, mask=stage >= 0)
+    tl.store(job_factors_ptr + stage, factors + ids.to(tl.int64) * 12, mask=stage >= 0)
+    tl.store(stage_of_ptr + ids, stage, mask=stage >= 0)
+    return is_miss & (of_entry < 0)
+
+
 @triton.jit(do_not_specialize=["layer"])
 def _post_kernel(
-    mailbox, number_ptr, fault_ptr, source_ptr, share_ptr, job_addresses_ptr, job_experts_ptr,
-    layer, ids_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr, codes_ptr, scales_ptr,
+    mailbox, number_ptr, fault_ptr, source_ptr, share_ptr, job_sources_ptr, job_factors_ptr,
+    layer, ids_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr, factors, codes_ptr, scales_ptr,
     OFFSETS: tl.constexpr, ROUTED: tl.constexpr, ROWS: tl.constexpr, TOP_K: tl.constexpr,
     TILE: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
     STAGE_TILE: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr,
@@ -135,32 +172,14 @@ def _post_kernel(
     routed_ptr = (mailbox + OFFSETS[7]).to(tl.pointer_type(tl.int32))
     tl.store(routed_ptr + layer * ROUTED + entry, ids, mask=is_entry)
 
-    is_same = (ids[:, None] == ids[None, :]) & is_miss[None, :]
-    is_again = tl.max((is_same & (entry[None, :] < entry[:, None])).to(tl.int32), axis=1)
-    is_first = (is_miss & (is_again == 0)).to(tl.int32)
-    where = tl.load(reachable_ptr + ids, mask=is_entry & (is_first != 0), other=0)
-    can_stage = is_first * (where != 0).to(tl.int32)
-    num_able = tl.sum(can_stage, axis=0)
-    num_staged = tl.load(share_ptr + tl.sum(is_first, axis=0))
-    num_staged = tl.minimum(tl.minimum(num_staged, STAGES), num_able)
-    # The last ones in routing order are staged, so stage 0 is the first of those.
-    stage = tl.cumsum(can_stage, 0) - 1 - (num_able - num_staged)
-    stage = tl.where((can_stage != 0) & (stage >= 0), stage, -1)
-    of_expert = tl.max(tl.where(is_same, stage[None, :], -1), axis=1)
-    is_asked = is_miss & (of_expert < 0)
-    source = tl.where(is_asked, _ASKED, 0) + tl.where(is_miss & (of_expert >= 0), _STAGED, 0)
+    is_asked = is_miss
+    if STAGES > 0:
+        is_asked = _stage(
+            ids, entry, is_miss, share_ptr, job_sources_ptr, job_factors_ptr, reachable_ptr,
+            stage_of_ptr, factors, EXPERTS, EXPERT_TILE, STAGES, STAGE_TILE,
+        )  # fmt: skip
+    source = tl.where(is_asked, _ASKED, tl.where(is_miss, _STAGED, 0))
     tl.store(source_ptr + entry, source, mask=is_entry)
-
-    job = tl.arange(0, STAGE_TILE)
-    is_job = job[:, None] == stage[None, :]
-    addresses = tl.sum(tl.where(is_job, where[None, :], 0), axis=1)
-    experts = tl.sum(tl.where(is_job, ids[None, :], 0), axis=1)
-    tl.store(job_addresses_ptr + job, addresses, mask=job < STAGES)
-    tl.store(job_experts_ptr + job, experts, mask=job < STAGES)
-    expert = tl.arange(0, EXPERT_TILE)
-    is_expert = (expert[:, None] == ids[None, :]) & (stage[None, :] >= 0)
-    stage_of = tl.max(tl.where(is_expert, stage[None, :], -1), axis=1)
-    tl.store(stage_of_ptr + expert, stage_of, mask=expert < EXPERTS)
 
     if (tl.sum(is_asked.to(tl.int32), axis=0) > 0) & (tl.load(fault_ptr) == 0):
         asked_ptr = (mailbox + OFFSETS[2]).to(tl.pointer_type(tl.int32))
@@ -208,6 +227,7 @@ def _wait_kernel(
     entry = tl.program_id(0)
     if (tl.load(source_ptr + entry) == _ASKED) & (tl.load(fault_ptr) == 0):
         number = tl.load(number_ptr)
+        told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
         answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
         end = nanoseconds() + limit
         answered = tl.load(answer_ptr, volatile=True)
@@ -217,10 +237,12 @@ def _wait_kernel(
         status = tl.load(answer_ptr + 1, volatile=True)
         if answered != number:
             tl.store(fault_ptr, 1)
+            tl.store(told_ptr, 1)
         elif status == 1:
             tl.store(bad_ptr, 1)
         elif status != 0:
             tl.store(fault_ptr, 2)
+            tl.store(told_ptr, 2)
         offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         is_copied = (offs < HIDDEN) & (answered == number)
         here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
@@ -238,6 +260,7 @@ def plan_stream(
     slot_of: Tensor,
     reachable: Tensor,
     stage_of: Tensor,
+    factors: Tensor,
 ) -> None:
     """Staging jobs for the experts of a prompt: those in no slot that some row wants.
 
@@ -249,18 +272,19 @@ def plan_stream(
         slot_of: [E] int32, -1 where an expert is in no slot.
         reachable: [E] int64, addresses the card can read.
         stage_of: [E] int32, becomes the staging slot of each expert, or -1.
+        factors: [E, 3] float32 of the layer.
     """
     _stream_kernel[(1,)](
-        hand_off.addresses, hand_off.experts, first, count, counts, slot_of, reachable, stage_of,
-        EXPERTS=len(slot_of), TILE=triton.next_power_of_2(len(slot_of)),
-        STAGES=len(hand_off.addresses), num_warps=4, **LAUNCH_AFTER,
+        hand_off.sources, hand_off.factors, first, count, counts, slot_of, reachable, stage_of,
+        factors.data_ptr(), EXPERTS=len(slot_of), TILE=triton.next_power_of_2(len(slot_of)),
+        STAGES=len(hand_off.sources), num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["first", "count"])
 def _stream_kernel(
-    addresses_ptr, experts_ptr, first, count, counts_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr,
-    EXPERTS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+    sources_ptr, factors_ptr, first, count, counts_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr,
+    factors, EXPERTS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     expert = tl.arange(0, TILE)
@@ -270,6 +294,6 @@ def _stream_kernel(
     is_wanted = is_here & (stage < count) & (tl.load(counts_ptr + expert, is_expert, 0) > 0)
     is_wanted = is_wanted & (tl.load(slot_of_ptr + expert, is_expert, 0) < 0)
     address = tl.load(reachable_ptr + expert, mask=is_wanted, other=0)
-    tl.store(addresses_ptr + stage, address, mask=is_here)
-    tl.store(experts_ptr + stage, expert, mask=is_here)
+    tl.store(sources_ptr + stage, address, mask=is_here)
+    tl.store(factors_ptr + stage, factors + expert.to(tl.int64) * 12, mask=is_here)
     tl.store(stage_of_ptr + expert, tl.where(is_wanted, stage, -1), mask=is_expert)

@@ -1,0 +1,87 @@
+"""Machine code of what brings missing experts to a window, read without a card.
+
+python benchmarks/gpu/compiled_tiers.py [--formats IQ3_S,IQ4_NL] [--rows 1,8] [--sass DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+
+from compiled import compile_kernel, describe
+
+from strata.cpu.build import open_context
+from strata.cpu.expert_arena import panel_bits
+from strata.gpu.kernels import fetch, hand_off
+from strata.gpu.repack import make_repack
+from strata.tiers.hand_off import MailboxLayout
+
+EXPERTS, TOP_K, HIDDEN, SIZE, STAGES = 256, 10, 2560, 640, 16
+
+
+def hand_off_cases(rows):
+    layout = MailboxLayout(48, 8, TOP_K, HIDDEN)
+    for n, stages in itertools.product(rows, (0, STAGES)):
+        tile = 1 << (n * TOP_K - 1).bit_length()
+        arguments = {
+            "mailbox": "i64", "number_ptr": "*i32", "fault_ptr": "*i32", "source_ptr": "*i32",
+            "share_ptr": "*i32", "job_addresses_ptr": "*i64", "job_experts_ptr": "*i32",
+            "layer": "i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32", "reachable_ptr": "*i64",
+            "stage_of_ptr": "*i32", "codes_ptr": "*i8", "scales_ptr": "*fp32",
+            "OFFSETS": layout.offsets[:-1], "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
+            "TILE": tile, "EXPERTS": EXPERTS, "EXPERT_TILE": EXPERTS, "STAGES": stages,
+            "STAGE_TILE": max(1, stages), "HIDDEN": HIDDEN, "GROUPS": HIDDEN // 256,
+            "HALF_TILE": 256,
+        }  # fmt: skip
+        warps = 4 if n == 1 else 8
+        compiled = compile_kernel(hand_off._post_kernel, arguments, {"num_warps": warps})
+        yield f"post N={n} S={stages}", compiled
+    arguments = {
+        "mailbox": "i64", "number_ptr": "*i32", "fault_ptr": "*i32", "source_ptr": "*i32",
+        "outputs_ptr": "*fp32", "bad_ptr": "*i32", "limit": "i64", "OFFSETS": layout.offsets[:-1],
+        "HIDDEN": HIDDEN, "COLUMNS": hand_off._COLUMNS,
+    }  # fmt: skip
+    yield "wait", compile_kernel(hand_off._wait_kernel, arguments, {"num_warps": 4})
+    arguments = {
+        "addresses_ptr": "*i64", "experts_ptr": "*i32", "first": "i32", "count": "i32",
+        "counts_ptr": "*i32", "slot_of_ptr": "*i32", "reachable_ptr": "*i64",
+        "stage_of_ptr": "*i32", "EXPERTS": EXPERTS, "TILE": EXPERTS, "STAGES": STAGES,
+    }  # fmt: skip
+    yield "stream", compile_kernel(hand_off._stream_kernel, arguments, {"num_warps": 4})
+
+
+def fetch_cases(formats):
+    arguments = {
+        "addresses_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "num_bytes": "i64",
+        "WORDS": fetch._COPY_BYTES // 8,
+    }  # fmt: skip
+    yield "copy", compile_kernel(fetch._copy_kernel, arguments, {"num_warps": 4})
+    ctx = open_context(1, None)
+    for name in formats:
+        table = make_repack(name, panel_bits(ctx, name), "cpu")
+        arguments = {
+            "addresses_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "blobs_ptr": "*u8",
+            "blob_bytes": "i64", "into_ptr": "*i32", "experts_ptr": "*i32", "scales_ptr": "*fp32",
+            "slot_scales_ptr": "*fp32", "role": "i32", "terms_ptr": "*i32", "masks_ptr": "*i32",
+            "flips_ptr": "*i32", **table.shape(SIZE, HIDDEN), "UNITS": fetch._UNITS,
+        }  # fmt: skip
+        terms = sum(plane[2] * plane[3] for plane in table.planes)
+        words = sum(plane[2] for plane in table.planes)
+        compiled = compile_kernel(fetch._repack_kernel, arguments, {"num_warps": 4})
+        yield f"repack {name} {terms / words:.1f} terms", compiled
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--formats", default="IQ3_S,IQ4_NL,Q4_K")
+    parser.add_argument("--rows", default="1,8")
+    parser.add_argument("--sass")
+    args = parser.parse_args()
+    for label, compiled in hand_off_cases(list(map(int, args.rows.split(",")))):
+        describe(label, compiled, 0, args.sass)
+    for label, compiled in fetch_cases(args.formats.split(",")):
+        describe(label, compiled, 0, args.sass)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Experts in three places on a card: the same bits, the time of a hand-off, tokens a second.
+
+    python benchmarks/gpu/tiers_on_card.py hand_off [--threads 16]
+    python benchmarks/gpu/tiers_on_card.py equal [--geometry coder] [--mix iq3_s] [--layers 4]
+    python benchmarks/gpu/tiers_on_card.py speed [--layers 48] [--vram 12288] [--shares 0,0.3]
+        [--policies ema,lru] [--tokens 300] [--prompts 2048] [--with-resident] [--profile]
+
+``hand_off``: one graph of 48 layers that ask for one tiny expert each. ``equal``: a model of few
+layers whose experts are all on the card against the same with a quarter of the slots, windows of
+1, 4 and 8 rows and a prompt. ``speed``: made-up routing of the real kind is put in the place of the
+router's choice, for a model without training routes evenly; slots are what ``--vram`` MiB leave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from synthetic_index import SyntheticIndex
+from triton_cache import add_options, carried
+
+from strata import _native
+from strata.cpu.build import open_context, physical_cores
+from strata.cpu.expert_arena import ExpertArena
+from strata.formats.block_formats import FORMATS
+from strata.formats.synth import GEOMETRIES, MIXES
+from strata.gpu.expert_cache import CacheOptions
+from strata.gpu.graphs import captured
+from strata.gpu.kernels.hand_off import HandOff, post, wait
+from strata.gpu.kernels.quantize import empty_codes, quantize
+from strata.gpu.layer_tier import LayerTier
+from strata.gpu.memory_plan import DRIVER_BYTES, Wishes, plan_memory
+from strata.gpu.model import GpuModel
+from strata.gpu.profile import card_seconds, kernel_times
+from strata.tiers.hand_off import SERVED, MailboxLayout
+from strata.tiers.policy_table import PolicyOptions
+from strata.tiers.slots import layer_slots
+from strata.tiers.synthetic import SyntheticText, synthetic_trace
+from strata.units import MiB
+
+DEVICE = torch.device("cuda")
+
+
+def same_bits(a, b) -> bool:
+    return np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
+
+
+def hand_off(args) -> None:
+    """Microseconds of a layer's round trip; the expert is one block wide, so it costs little."""
+    layers, top_k, hidden, size, num = 48, 10, 2560, 32, 16
+    layout = MailboxLayout(layers, 8, top_k, hidden)
+    ctx = open_context(args.threads, None)
+    formats = [FORMATS[name].ggml_id for name in ("Q8_0", "Q8_0", "Q8_0")]
+    layer = _native.ExpertLayer(*formats, num, hidden, size)
+    stride = -(-layer.expert_bytes // 4096) * 4096
+    blobs, factors = np.zeros(num * stride + 64, np.uint8), np.ones((num, 3), np.float32)
+    layer.set_memory(blobs.ctypes.data, stride, factors.ctypes.data)
+    box = torch.zeros(layout.num_bytes, dtype=torch.uint8, pin_memory=True)
+    addresses = [box.data_ptr() + offset for offset in layout.offsets[:7]]
+    server = _native.ExpertServer(ctx, [layer] * layers, addresses, 8, top_k, (blobs, factors, box))
+    server.start(0)
+    server.begin()
+
+    def ints(n, dtype=torch.int32):
+        return torch.zeros(n, dtype=dtype, device=DEVICE)
+
+    state = HandOff(
+        box.data_ptr(), layout, ints(1), ints(1), ints(80), ints(81), ints(4, torch.int64),
+        ints(4, torch.int64), int(2e9),
+    )  # fmt: skip
+    slot_of = ints(num)
+    stage_of, reachable = ints(num), ints(num, torch.int64)
+    factors_there = torch.ones((num, 3), device=DEVICE)
+    codes, bad = empty_codes(1, hidden, DEVICE), ints(1)
+    quantize(torch.randn((1, hidden), device=DEVICE), codes, bad)
+    ids = torch.arange(top_k, dtype=torch.int32, device=DEVICE)[None]
+    y = torch.zeros((80, hidden), device=DEVICE)
+
+    def window() -> None:
+        for number in range(layers):
+            post(state, number, ids, slot_of, reachable, stage_of, factors_there, codes,
+                 has_staging=False)  # fmt: skip
+            wait(state, y, top_k, bad)
+
+    micros = {}
+    for misses in (0, 1, 2, 5, 10):
+        slot_of[:] = 0
+        slot_of[:misses] = -1
+        graph = captured(window)
+        micros[misses] = card_seconds(graph.replay, 100) * 1e6 / layers
+        torch.cuda.synchronize()
+        fault = int(state.fault.item())
+        print(f"{misses:2} of {top_k} entries asked for: {micros[misses]:6.2f} us a layer"
+              + (f", FAULT {fault}" if fault else ""), flush=True)  # fmt: skip
+    counts = np.zeros((layers, len(SERVED)), np.int64)
+    server.read_counts(counts)
+    busy = counts[:, 4].sum() / max(1, counts[:, 0].sum()) / 1e3
+    print(f"the processor's part: {busy:.2f} us a request, {args.threads} threads; two launches "
+          f"without misses: {micros[0]:.2f} us")  # fmt: skip
+    server.end()
+    server.stop(5.0)
+
+
+def tiered(index, slots_a_layer: int, args, **options) -> GpuModel:
+    spec = index.spec
+    begin = time.perf_counter()
+    arena = ExpertArena(open_context(args.threads, None), index, spec)
+    slots = layer_slots(spec.num_layers, spec.num_experts, spec.num_layers * slots_a_layer)
+    model = GpuModel(
+        index, spec, DEVICE, direct_io=False, chunk_tokens=args.chunk, host=arena, slots=slots,
+        cache_options=CacheOptions(**options),
+    )  # fmt: skip
+    print(f"loaded in {time.perf_counter() - begin:.1f} s: {slots_a_layer} slots a layer, experts "
+          f"{arena.num_bytes / 1e9:.2f} GB, page-locked {model.experts.locked_bytes / 1e9:.2f} GB",
+          flush=True)  # fmt: skip
+    return model
+
+
+def equal(args) -> None:
+    """Bits of windows and of a prompt against all experts on the card."""
+    geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
+    rng = np.random.default_rng(2)
+    with tempfile.TemporaryDirectory() as folder:
+        index = SyntheticIndex(geometry, args.mix, Path(folder))
+        vocab = index.spec.vocab_size
+        prompt = rng.integers(0, vocab, 130).astype(np.int32)
+        windows = [rng.integers(0, vocab, n).astype(np.int32) for n in (1, 4, 8, 1, 8, 2, 1, 1)]
+
+        def logits_of(model) -> list[np.ndarray]:
+            session = model.new_session(512)
+            found = [session.prefill(prompt)[None]]
+            for window in windows:
+                found.append(session.decode(window))
+                session.commit(max(1, len(window) // 2))
+            return found
+
+        resident = GpuModel(index, index.spec, DEVICE, direct_io=False, chunk_tokens=args.chunk)
+        expected = logits_of(resident)
+        del resident
+        is_good = True
+        num = index.spec.num_experts
+        for slots, share, policy in (
+            (num // 4, 0.0, "ema"),
+            (num // 4, 0.5, "lru"),
+            (1, 0.0, "lru"),
+            (1, 1.0, "swaps"),
+            (num, 0.5, "ema"),
+        ):
+            model = tiered(index, slots, args, staged_share=share, policy=policy)
+            found = logits_of(model)
+            same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
+            is_good &= all(same)
+            served = model.experts.counts().sum(axis=0)
+            print(
+                f"{slots:4} slots a layer, share {share}, {policy}: prompt and windows "
+                f"{'equal' if all(same) else same}; asked for {served[1]} entries",
+                flush=True,
+            )
+            model.close()
+        print("all bits equal" if is_good else "BITS DIFFER")
+        if not is_good:
+            raise SystemExit(1)
+
+
+class Routing:
+    """Puts a trace's experts in the place of the router's, inside the windows' graphs."""
+
+    def __init__(self, spec, num_tokens: int) -> None:
+        text = SyntheticText(spec.num_layers, spec.num_experts, spec.top_k, num_tokens)
+        self.windows = synthetic_trace(text, seed=1).windows
+        self.ids = torch.zeros((spec.num_layers, spec.top_k), dtype=torch.int32, device=DEVICE)
+        self._host = torch.zeros(self.ids.shape, dtype=torch.int32, pin_memory=True)
+        real = LayerTier.post
+        routing = self
+
+        def post_chosen(tier, ids, codes) -> None:
+            if len(ids) == 1:
+                ids[0].copy_(routing.ids[tier._number])
+            real(tier, ids, codes)
+
+        LayerTier.post = post_chosen
+
+    def take(self, number: int) -> None:
+        self._host.numpy()[:] = self.windows[number].ids[:, 0]
+        self.ids.copy_(self._host, non_blocking=True)
+
+
+def decode(session, tokens: int, routing: Routing | None, cache=None) -> tuple[float, dict]:
+    """Milliseconds a window of one row, median of the second half; what was served there."""
+    rng = np.random.default_rng(3)
+    vocab = session._spec.vocab_size
+    walls, before = [], None
+    for number in range(tokens):
+        if number == tokens // 2 and cache is not None:
+            before, moved = cache.counts().sum(axis=0), cache.moved_bytes
+        token = rng.integers(0, vocab, 1).astype(np.int32)
+        if routing is not None:
+            routing.take(number)
+        begin = time.perf_counter()
+        session.decode(token)
+        session.commit(1)
+        walls.append(time.perf_counter() - begin)
+    told = {}
+    if cache is not None:
+        served = (cache.counts().sum(axis=0) - before) / (tokens - tokens // 2)
+        told = dict(zip(SERVED, served.tolist(), strict=True))
+        told["moved"] = (cache.moved_bytes - moved) / (tokens - tokens // 2)
+    return float(np.median(walls[tokens // 2 :]) * 1e3), told
+
+
+def read_prompt(session, length: int) -> float:
+    prompt = np.random.default_rng(5).integers(0, session._spec.vocab_size, length)
+    seconds = []
+    for _ in range(2):
+        session.reset()
+        begin = time.perf_counter()
+        session.prefill(prompt.astype(np.int32))
+        seconds.append(time.perf_counter() - begin)
+    return length / seconds[-1]
+
+
+def speed(args) -> None:
+    """Tokens a second of decoding and of prompts."""
+    geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
+    prompts = [int(n) for n in args.prompts.split(",") if n]
+    capacity = max([args.tokens, *prompts]) + 64
+    with tempfile.TemporaryDirectory() as folder:
+        index = SyntheticIndex(geometry, args.mix, Path(folder))
+        spec = index.spec
+        plan = plan_memory(index, spec, Wishes(capacity, "f16", args.chunk))
+        routed = plan.weights["routed experts"]
+        dense = sum(plan.weights.values()) - routed + sum(plan.session.values())
+        room = args.vram * MiB - DRIVER_BYTES - dense - 512 * MiB
+        num = max(1, min(spec.num_experts, int(room / (routed / spec.num_experts))))
+        print(f"{torch.cuda.get_device_name()}; {args.geometry} {args.mix}, {spec.num_layers} "
+              f"layers: experts {routed / 1e9:.2f} GB, the rest {dense / 1e9:.2f} GB; {args.vram} "
+              f"MiB leave {num} of {spec.num_experts} slots a layer", flush=True)  # fmt: skip
+        if args.with_resident:
+            model = GpuModel(index, spec, DEVICE, direct_io=False, chunk_tokens=args.chunk)
+            session = model.new_session(capacity)
+            ms, _ = decode(session, 80, None)
+            print(f"all resident: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s", flush=True)
+            for length in prompts:
+                print(f"  prompt of {length}: {read_prompt(session, length):.0f} tokens/s")
+            model.close()
+            del session, model
+            torch.cuda.empty_cache()
+        routing = Routing(spec, args.tokens)
+        model = tiered(index, num, args)
+        for policy in args.policies.split(","):
+            for share in map(float, args.shares.split(",")):
+                options = PolicyOptions(max_admissions=args.admissions)
+                model.experts.change_policy(policy, options)
+                model.experts.set_share(share)
+                session = model.new_session(capacity)
+                ms, told = decode(session, args.tokens, routing, model.experts)
+                asked = told["experts"]
+                rate = told["bytes"] / max(1, told["nanoseconds"])
+                print(
+                    f"{policy}, share {share}: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s; a token: "
+                    f"{asked:.0f} of {spec.num_layers * spec.top_k} experts asked for in "
+                    f"{told['requests']:.0f} requests, {told['nanoseconds'] / 1e6:.2f} ms at "
+                    f"{rate:.1f} GB/s; moved {told['moved'] / 1e6:.1f} MB",
+                    flush=True,
+                )
+                if args.profile:
+                    show(session, model)
+                for length in prompts if share == 0 else []:
+                    print(f"  prompt of {length}: {read_prompt(session, length):.0f} tokens/s",
+                          flush=True)  # fmt: skip
+                del session
+        model.close()
+
+
+def show(session, model) -> None:
+    """The kernels of a window."""
+    with model.serving_experts():
+        times = kernel_times(session.relaunch(1), 5)
+    for item in times[:24]:
+        print(f"    {item.name[:40]:40} {item.calls:6.0f} {item.seconds * 1e6:9.1f} us")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("hand_off", "equal", "speed"))
+    parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
+    parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
+    parser.add_argument("--layers", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=max(1, physical_cores() - 1))
+    parser.add_argument("--vram", type=int, default=12 * 1024)
+    parser.add_argument("--shares", default="0,0.3")
+    parser.add_argument("--policies", default="ema")
+    parser.add_argument("--admissions", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--prompts", default="")
+    parser.add_argument("--chunk", type=int, default=2048)
+    parser.add_argument("--with-resident", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    add_options(parser)
+    args = parser.parse_args()
+    args.layers = args.layers or {"equal": 4, "speed": 48, "hand_off": 48}[args.what]
+    with carried(args):
+        {"hand_off": hand_off, "equal": equal, "speed": speed}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Brings experts into slots that stay, beside the windows that run.
+
+Owns the stream, the buffers and the order: a slot is entered in a table only when its expert is
+there. Who is to come and who has gone is decided by ``expert_cache``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from strata.gpu.kernels.fetch import Jobs, copy_from_host, repack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from strata.gpu.host_memory import HostMemory
+    from strata.gpu.layer_tier import LayerTier
+
+# Experts whose bytes are on the card and not yet repacked.
+_PLACES = 16
+
+
+class Move(NamedTuple):
+    """An expert on its way: into ``place`` of its layer's slots, which is slot ``slot`` of all."""
+
+    layer: int
+    expert: int
+    place: int
+    slot: int
+
+
+class ExpertMover:
+    """Moves of one card.
+
+    Args:
+        layers: whose slots are filled.
+        memory: what of the host's memory the card can read.
+        device: of the card.
+    """
+
+    def __init__(
+        self, layers: Sequence[LayerTier], memory: HostMemory, device: torch.device
+    ) -> None:
+        self._layers, self._memory, self._device = layers, memory, device
+        size = max(layer.home.blob_bytes for layer in layers)
+        self._raw = torch.zeros((_PLACES, size), dtype=torch.uint8, device=device)
+        self._is_card = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if self._is_card else None  # type: ignore[no-untyped-call]
+        self._moves: list[Move] = []
+        self.num_bytes = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether moves are on their way that ``landed`` has not told of."""
+        return bool(self._moves)
+
+    def start(self, moves: Sequence[Move]) -> None:
+        """Begins to move; nothing may read these slots, and no others may be on their way."""
+        self._moves = list(moves)
+        self.num_bytes += sum(self._layers[move.layer].home.blob_bytes for move in moves)
+        if self._stream is None:
+            self._move_all(moves, 0)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._move_all(moves, self._stream.cuda_stream)
+
+    def landed(self, *, is_waiting: bool = False) -> list[Move]:
+        """The moves that were begun, once all of them are done; before that none."""
+        if self._stream is not None and self._moves:
+            if is_waiting:
+                self._stream.synchronize()
+            elif not self._stream.query():
+                return []
+        moves, self._moves = self._moves, []
+        return moves
+
+    def _move_all(self, moves: Sequence[Move], stream: int) -> None:
+        groups: dict[tuple[object, ...], list[Move]] = {}
+        for move in moves:
+            layer = self._layers[move.layer]
+            groups.setdefault((layer.slots.layout, layer.home.blob_bytes), []).append(move)
+        for group in groups.values():
+            for first in range(0, len(group), _PLACES):
+                self._move_some(group[first : first + _PLACES], stream)
+
+    def _move_some(self, moves: Sequence[Move], stream: int) -> None:
+        """Up to as many as there are places, all of one layout."""
+        layers = [self._layers[move.layer] for move in moves]
+        size, layout = layers[0].home.blob_bytes, layers[0].slots.layout
+        sources = np.array(
+            [layer.reachable[move.expert] for layer, move in zip(layers, moves, strict=True)]
+        )
+        far = np.flatnonzero(sources == 0)
+        if len(far):
+            places = [layers[i].home.address + moves[i].expert * size for i in far.tolist()]
+            sources[far] = self._memory.bounced(np.array(places, np.int64), size)
+        jobs = self._jobs(moves, layers, sources)
+        if self._is_card:
+            for number, source in enumerate(sources.tolist()):
+                self._memory.send(source, self._raw[number].data_ptr(), size, stream)
+        else:
+            copy_from_host(jobs, self._raw, size)
+        repack(layers[0].tables, layout, jobs, self._raw)
+
+    def _jobs(
+        self, moves: Sequence[Move], layers: Sequence[LayerTier], sources: NDArray[np.int64]
+    ) -> Jobs:
+        rows = [sources.tolist(), [], [], []]
+        for layer, move in zip(layers, moves, strict=True):
+            rows[1].append(layer.factors.data_ptr() + 12 * move.expert)
+            rows[2].append(layer.slots.blobs[move.place].data_ptr())
+            rows[3].append(layer.slots.scales[move.place].data_ptr())
+        table = torch.tensor(rows, dtype=torch.int64)
+        if self._is_card:
+            table = table.pin_memory().to(self._device, non_blocking=True)
+        return Jobs(*table)

@@ -1,0 +1,121 @@
+"""Memory of the host that a card can read: page-locked slice by slice, and a way around the rest.
+
+Owns what is page-locked, until it is closed. A system may refuse at any size (``ulimit -l``, WSL);
+what it refused goes through a small buffer that is page-locked for certain.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from strata.errors import DeviceError
+from strata.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+# A refusal costs no more than what is left of a slice.
+_SLICE_BYTES = 256 * MiB
+_PORTABLE_AND_MAPPED = 3
+
+
+class HostMemory:
+    """Regions as the card sees them.
+
+    Args:
+        blobs: (address, number, bytes of one) of blobs that stay where they are until ``close``;
+            each is whole pages.
+        device: of the card; a processor reads everything as it is.
+        limit_bytes: most that is page-locked; None for all.
+        bounce_shape: (places, bytes) of the buffer for what is not.
+    """
+
+    def __init__(
+        self,
+        blobs: Sequence[tuple[int, int, int]],
+        device: torch.device,
+        limit_bytes: int | None,
+        bounce_shape: tuple[int, int],
+    ) -> None:
+        self._is_card = device.type == "cuda"
+        self._driver = _driver() if self._is_card else None
+        self._slices: list[int] = []
+        self._locked: dict[int, int] = {}
+        self._bounce = torch.zeros(bounce_shape, dtype=torch.uint8, pin_memory=self._is_card)
+        left = limit_bytes
+        for address, num, size in blobs:
+            count = num if left is None else min(num, left // size)
+            self._locked[address] = self._lock(address, count, size)
+            if self._locked[address] < num:
+                break
+            left = None if left is None else left - num * size
+        self.locked_bytes = sum(self._locked.get(at, 0) * size for at, _, size in blobs)
+
+    def reachable(self, address: int, num: int, size: int) -> NDArray[np.int64]:
+        """[num] addresses of such blobs; 0 for those the card cannot read where they are."""
+        places = address + np.arange(num, dtype=np.int64) * size
+        places[self._locked.get(address, 0) :] = 0
+        return places
+
+    def send(self, source: int, target: int, num_bytes: int, stream: int) -> None:
+        """Copies a blob that is page-locked to the card, by its copy engine."""
+        assert self._driver is not None  # noqa: S101 - there is a card
+        error = self._driver.cuMemcpyHtoDAsync_v2(
+            ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes),
+            ctypes.c_void_p(stream),
+        )  # fmt: skip
+        if error:
+            raise DeviceError(
+                f"the driver refused a copy of {num_bytes} bytes (error {error}).\n"
+                "  Try: start again; if it comes back, --device cpu."
+            )
+
+    def bounced(self, addresses: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        """Copies of memory the card cannot read, one place each; where they are.
+
+        What the card still reads of earlier ones is waited for.
+        """
+        if self._is_card:
+            torch.cuda.synchronize()
+        places = np.zeros(len(addresses), np.int64)
+        for number, address in enumerate(addresses.tolist()):
+            place = self._bounce[number]
+            ctypes.memmove(place.data_ptr(), address, size)
+            places[number] = place.data_ptr()
+        return places
+
+    def close(self) -> None:
+        """Lets go of what is page-locked; nothing may be reading it."""
+        for address in self._slices:
+            assert self._driver is not None  # noqa: S101 - it locked them
+            self._driver.cuMemHostUnregister(ctypes.c_void_p(address))
+        self._slices.clear()
+
+    def _lock(self, address: int, num: int, size: int) -> int:
+        """How many blobs from the first on could be page-locked, some at a time."""
+        if self._driver is None:
+            return num
+        step = max(1, _SLICE_BYTES // size)
+        for first in range(0, num, step):
+            at = address + first * size
+            error = self._driver.cuMemHostRegister_v2(
+                ctypes.c_void_p(at), ctypes.c_size_t(min(step, num - first) * size),
+                ctypes.c_uint(_PORTABLE_AND_MAPPED),
+            )  # fmt: skip
+            if error:
+                return first
+            self._slices.append(at)
+        return num
+
+
+def _driver() -> ctypes.CDLL:
+    """The driver's library, which torch has loaded already."""
+    torch.zeros(1, device="cuda")  # a context of this thread
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
