@@ -252,7 +252,7 @@ def random_prompt(spec, length: int):
 class PromptClock:
     """Seconds of a prompt by what the host does, and by the card's own clock."""
 
-    STEPS = ("gather", "ready", "launch", "wait")
+    STEPS = ("gather", "ready", "launch", "approach", "wait")
 
     def __init__(self, reader) -> None:
         self._reader = reader

@@ -34,6 +34,7 @@ from strata.gpu.kernels import delta_scan
 from strata.gpu.model import GpuModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CUT, NUM_TOKENS, CAPACITY = 16, 33, 64
@@ -131,7 +132,7 @@ def test_reading_and_decoding_follow_one_another(
     model: GpuModel, path: Path, tokens: np.ndarray
 ) -> None:
     session = model.new_session(CAPACITY)
-    stopped = session.prefill(tokens[:20], should_stop=lambda: True)
+    stopped = session.prefill(tokens[:NUM_TOKENS], should_stop=lambda: True)
     assert session.position == CUT
     np.testing.assert_allclose(
         stopped, processor_logits(path, tokens[:CUT]), rtol=0, atol=TOLERANCE
@@ -148,6 +149,31 @@ def test_reading_and_decoding_follow_one_another(
     elsewhere = model.new_session(CAPACITY)
     elsewhere.restore(kept)
     assert same_bits(elsewhere.decode(tokens[18:19]), after)
+
+
+@pytest.mark.slow
+def test_a_chunk_is_launched_before_the_one_ahead_ends(
+    model: GpuModel, whole, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the caller's meanwhile leaves the session behind the chunk that is under way."""
+    session, steps = model.new_session(CAPACITY), []
+
+    def noted(name: str, step: Callable[..., object], *args: object) -> object:
+        steps.append(name)
+        return step(*args)
+
+    for name in ("gather", "ready", "launch", "approach", "wait"):
+        step = getattr(session._reader, name)
+        monkeypatch.setattr(session._reader, name, functools.partial(noted, name, step))
+
+    def gone(_read: int, _total: int) -> None:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        session.prefill(tokens[:NUM_TOKENS], on_progress=gone)
+    assert " ".join(steps) == "gather ready launch gather approach ready launch wait wait"
+    assert session.position == 2 * CUT
+    assert same_bits(session.prefill(tokens[2 * CUT : NUM_TOKENS]), whole[0])
 
 
 @pytest.mark.slow
@@ -169,8 +195,8 @@ def test_huge_weights_end_the_reading_with_the_layer_s_name(tmp_path: Path) -> N
     weights[name] = np.full_like(weights[name], np.float32(3e38))
     broken = TinyModel(tiny.hf, tiny.spec, weights)
     file = write_model(tmp_path / "huge.gguf", broken, formats_of(weights))
-    session = load(file, CUT).new_session(CUT)
-    prompt = np.arange(CUT, dtype=np.int32)
+    session = load(file, CUT).new_session(2 * CUT)
+    prompt = np.arange(2 * CUT, dtype=np.int32)  # the second chunk is under way by then
     with pytest.raises(StrataError, match="layer 1 gave NaN or infinity"):
         session.prefill(prompt)
     # The layers' memories have moved on, the position has not.

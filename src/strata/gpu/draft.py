@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     Tokens = NDArray[np.int32]
 
-# Inputs that may be on their way to the card at a time.
-_NUM_SLOTS = 64
+# Inputs that may be on their way to the card at a time: those of two chunks of a prompt and more,
+# for the host must not wait for the card between chunks.
+_NUM_SLOTS = 4096
 
 
 class GpuDrafter:
@@ -67,7 +68,6 @@ class GpuDrafter:
         inputs, drafts = self._tensors["inputs"], self._tensors["drafts"]
         self._slots = torch.zeros((_NUM_SLOTS, len(inputs)), dtype=inputs.dtype,
                                   pin_memory=self._is_card)  # fmt: skip
-        self._views = [tuple(view.numpy() for view in input_views(slot)) for slot in self._slots]
         self._slot = 0
         self._host_drafts = torch.zeros(drafts.shape, dtype=drafts.dtype, pin_memory=self._is_card)
         self._num_cells = 0  # made of true streams and tokens
@@ -185,7 +185,7 @@ class GpuDrafter:
         self._slot = (slot + 1) % _NUM_SLOTS
         if self._slot == 0:
             self._wait()  # the first of them may still be on its way
-        places, ids = self._views[slot]
+        places, ids = (view.numpy() for view in input_views(self._slots[slot]))
         num_rows = len(tokens)
         places[0, 0] = self._num_cells
         places[1:, 0] = self._num_cells + num_rows - 1 + np.arange(MAX_DRAFTS)

@@ -1,8 +1,9 @@
 """Embedding and n-gram rows of a prompt chunk, decoded by threads straight to where they are sent.
 
 A chunk of 8,192 tokens needs 130,000 rows of the n-gram table. Read one by one, as a window reads
-its few, they would take the host longer than the card takes for the chunk; so they are copied out
-of a mapping of the file, many threads at once. Owns the threads and the mapping.
+its few, they would take the host longer than the card takes for the chunk; so they are decoded out
+of a mapping of the file, many threads at once, by the extension: meanwhile the interpreter is free
+for launches. Owns the threads and the mapping.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.errors import CheckpointError
-from strata.formats.block_decode import dequantize
+from strata.formats.row_decode import decode_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,8 +77,9 @@ class HostRows:
         width = rows.shape[1]
         out[piece, :width] = rows
         if ngram_rows is not None and self._table is not None and self._stored is not None:
-            raw = np.take(self._stored, ngram_rows[piece].reshape(-1), axis=0)
-            out[piece, width:] = dequantize(self._table.format, raw).reshape(len(rows), -1)
+            wanted = ngram_rows[piece].reshape(-1)
+            values = decode_rows(self._table.format, self._stored, wanted)
+            out[piece, width:] = values.reshape(len(rows), -1)
 
 
 def finished(futures: tuple[Future[None], ...]) -> None:

@@ -37,6 +37,7 @@ from strata.model_spec import Gate, LayerKind
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.cuda import Event
 
     from strata.gpu.expert_slots import ExpertSlots
     from strata.gpu.kernels.expand import Expanded
@@ -97,13 +98,21 @@ class Prompt:
             for layer in layout.layers
         ]
 
-    def launch(self, host_rows: Tensor, position: int) -> Tensor:
+    def launch(
+        self,
+        host_rows: Tensor,
+        position: int,
+        late_layer: int = 0,
+        before_late: Event | None = None,
+    ) -> Tensor:
         """Every layer over the rows of a chunk; the state moves on.
 
         Args:
             host_rows: [N, D + W] float32, embedding and n-gram rows; page-locked on a card, and
                 not to be changed before the launches are done.
             position: tokens before row 0.
+            late_layer: before which an event is recorded.
+            before_late: that event.
 
         Returns:
             [S * D] float32: the last row, normed for the read before the head.
@@ -115,6 +124,8 @@ class Prompt:
         streams = self._streams()
         streams.copy_(rows[:, None, : spec.hidden_size].expand_as(streams))
         for layer in self._weights.layers:
+            if before_late is not None and layer.index == late_layer:
+                before_late.record()
             self._layer(layer, position)
         last = buffers.rows("last")
         write_prompt(

@@ -1,12 +1,14 @@
-"""Reads one chunk of a prompt: rows from the host, launches, logits of the last row.
+"""Reads chunks of a prompt: rows from the host, launches, logits of the last row.
 
 Owns what of it waits for what: while the card works on a chunk, threads of the host gather the
-rows of the next in the other half of page-locked memory. Where a prompt is cut, and what a
-failure means for the conversation, is the session's.
+rows of the next in the other half of page-locked memory; and before the card is done with it the
+next may be launched. Where a prompt is cut, and what a failure means for the conversation, is the
+session's.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,8 +37,29 @@ if TYPE_CHECKING:
     Tokens = NDArray[np.int32]
 
 
+# The part of a chunk's layers that is still ahead of the card when the next chunk is launched: the
+# host must come to the next chunk's first layers meanwhile, and nothing else.
+_LAYERS_AHEAD = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A chunk that has been launched.
+
+    Attributes:
+        tokens: [N] int32.
+        nearly, done: when the card is about to end it, and when it has; None without a card.
+        flags: [L + 1, 4] int32 on the host, valid when it is done; the first of a row is a layer's.
+    """
+
+    tokens: Tokens
+    nearly: torch.cuda.Event | None
+    done: torch.cuda.Event | None
+    flags: Tensor
+
+
 class PromptReader:
-    """A conversation's prompt chunks.
+    """A conversation's prompt chunks; two may be under way.
 
     Args:
         spec: geometry.
@@ -73,6 +96,12 @@ class PromptReader:
         self._window_buffers = window_buffers
         self._buffers = PromptBuffers(shapes, window_buffers.rows.device)
         self._prompt = Prompt(spec, layout, weights, state, self._buffers, tensors["flags"], rope)
+        self._first_late_layer = int(spec.num_layers * (1 - _LAYERS_AHEAD))
+        flags = window_buffers.host_flags
+        self._host_flags = [
+            torch.zeros(flags.shape, dtype=flags.dtype, pin_memory=window_buffers.rows.is_cuda)
+            for _ in self._buffers.host_rows
+        ]
         self._slot = 0
         self._num_rows = 0  # gathered and not launched
 
@@ -92,12 +121,16 @@ class PromptReader:
         return self._buffers.rows("streams")
 
     def forget(self) -> None:
-        """Drops what has been gathered and was not launched."""
+        """Drops what has been gathered and was not launched; ends what was launched."""
         abandoned(self._coming)
         self._coming, self._num_rows = (), 0
+        if self._window_buffers.rows.is_cuda:
+            torch.cuda.current_stream().synchronize()  # it may still read its rows
 
     def gather(self, tokens: Tokens, ngram_rows: NDArray[np.int64] | None) -> None:
         """Begins to gather the rows of the chunk that is launched after the next ``ready``.
+
+        The chunk before the last one launched must be done.
 
         Args:
             tokens: [N] int32.
@@ -115,18 +148,35 @@ class PromptReader:
         finished(coming)
         return self._buffers.host_rows[self._slot][:num_rows]
 
-    def launch(self, rows: Tensor, position: int) -> None:
+    def launch(self, tokens: Tokens, rows: Tensor, position: int) -> Flight:
         """Everything of a chunk of these ``ready`` rows, which follow ``position`` tokens.
 
-        Waits for nothing: ``host_flags`` and row 0 of ``host_logits`` are valid after ``wait``.
+        Waits for nothing. When it is done its flags are valid, and row 0 of ``host_logits`` until
+        a chunk launched after it is.
         """
-        buffers = self._window_buffers
-        buffers.tensors["flags"].zero_()
-        self._window.head(self._prompt.launch(rows, position))
-        buffers.host_flags.copy_(buffers.tensors["flags"], non_blocking=True)
+        buffers, host_flags = self._window_buffers, self._host_flags[self._slot]
+        nearly = done = None
+        if buffers.rows.is_cuda:
+            # Blocking: a wait this long should leave its processor to those that gather.
+            nearly = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        flags = buffers.tensors["flags"]
+        flags.zero_()
+        self._window.head(self._prompt.launch(rows, position, self._first_late_layer, nearly))
+        host_flags.copy_(flags, non_blocking=True)
         buffers.host_logits[:1].copy_(buffers.tensors["logits"][:1], non_blocking=True)
+        if done is not None:
+            done.record()
+        return Flight(tokens, nearly, done, host_flags)
 
-    def wait(self) -> None:
-        """Until the launches are done."""
-        if self._window_buffers.rows.is_cuda:
-            torch.cuda.current_stream().synchronize()
+    @staticmethod
+    def approach(flight: Flight) -> None:
+        """Waits until the card is about to end a chunk: in time to launch the next one."""
+        if flight.nearly is not None:
+            flight.nearly.synchronize()
+
+    @staticmethod
+    def wait(flight: Flight) -> None:
+        """Waits until the card has done a chunk."""
+        if flight.done is not None:
+            flight.done.synchronize()

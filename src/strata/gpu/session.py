@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from strata.formats.ngram_table import RowRequest
     from strata.gpu.model import GpuModel
+    from strata.gpu.prompt_reader import Flight
     from strata.gpu.sampler import Choice
 
     Tokens = NDArray[np.int32]
@@ -66,6 +67,7 @@ class GpuSession:
         self._num_rows = 0  # of the last window
         self._window: Tokens | None = None
         self._is_broken = False
+        self._flights: list[Flight] = []  # chunks launched and not yet committed, oldest first
         self._buffers = make_buffers(
             spec, buffer_shapes(model.layout, spec, capacity), model.device
         )
@@ -136,7 +138,8 @@ class GpuSession:
         Args:
             tokens: [N] int32, N >= 1, position + N <= capacity.
             on_progress: called after each chunk with (tokens read, N).
-            should_stop: asked between chunks; true ends the reading there.
+            should_stop: asked between chunks; true ends the reading there. When another chunk
+                follows it is asked shortly before the end of one, and before its ``on_progress``.
 
         Raises:
             ContextTooLong: the tokens do not fit.
@@ -147,18 +150,24 @@ class GpuSession:
         self._window = None
         self._reader.forget()
         read = 0
-        for num_rows, is_window in pieces_of(self._position, len(tokens), self._chunk):
-            piece, rest = tokens[read : read + num_rows], tokens[read + num_rows :]
-            if is_window:
-                self._run(piece, self._request_ngrams(piece), has_head=True)
-                self._commit(piece)
-            else:
-                self._read_chunk(piece, rest)
-            read += num_rows
-            if on_progress is not None:
-                on_progress(read, len(tokens))
-            if len(rest) and should_stop is not None and should_stop():
-                break
+        try:
+            for num_rows, is_window in pieces_of(self._position, len(tokens), self._chunk):
+                piece, rest = tokens[read : read + num_rows], tokens[read + num_rows :]
+                is_stopped = None if is_window else self._read_chunk(piece, rest, should_stop)
+                if is_window:
+                    self._run(piece, self._request_ngrams(piece), has_head=True)
+                    self._commit(piece)
+                read += num_rows
+                if on_progress is not None:
+                    on_progress(read, len(tokens))
+                if is_stopped is None and len(rest) and should_stop is not None:
+                    is_stopped = should_stop()
+                if is_stopped:
+                    break
+        except BaseException:
+            while self._flights:  # the card cannot be stopped: what it is at belongs to the state
+                self._land()
+            raise
         logits: Floats = self._logits(num_rows if is_window else 1)[-1]
         return logits
 
@@ -242,22 +251,44 @@ class GpuSession:
         self._is_broken = True
         return partial(self._runner.launch, shape)
 
-    def _read_chunk(self, chunk: Tokens, rest: Tokens) -> None:
-        """Reads and commits a chunk; meanwhile gathers the rows of the one that follows it."""
-        if not self._reader.has_rows:
-            self._step_pending()
-            self._reader.gather(chunk, self._ngram_rows(chunk))
-        rows = self._reader.ready()
+    def _read_chunk(
+        self, chunk: Tokens, rest: Tokens, should_stop: Callable[[], bool] | None
+    ) -> bool | None:
+        """Reads and commits a chunk; the next, if there is one, is launched before it is done.
+
+        Gives what ``should_stop`` said of the next one, None if it was not asked.
+        """
+        reader, is_stopped = self._reader, None
         # The next chunk begins at a multiple of the chunk, if there is one.
         following = rest[: min(self._chunk, len(rest) // CUT_TOKENS * CUT_TOKENS)]
+        if not self._flights:
+            self._step_pending()
+            reader.gather(chunk, self._ngram_rows(chunk))
+            self._launch_chunk(chunk, reader.ready(), self._position)
         if len(following):
-            self._reader.gather(following, self._ngram_rows(following, after=chunk))
-        with self._changing():
-            self._reader.launch(rows, self._position)
-            self._reader.wait()
-            self._refuse_bad_flags()
-            self._commit(chunk, self._reader.streams)
-            self._num_pending = 0
+            reader.gather(following, self._ngram_rows(following, after=chunk))
+            reader.approach(self._flights[0])
+            is_stopped = should_stop is not None and should_stop()
+            if not is_stopped:
+                self._launch_chunk(following, reader.ready(), self._position + len(chunk))
+        self._land()
+        return is_stopped
+
+    def _launch_chunk(self, chunk: Tokens, rows: Tensor, position: int) -> None:
+        earlier, self._flights, self._is_broken = self._flights, [], True  # none lands if it fails
+        flight = self._reader.launch(chunk, rows, position)
+        if self._drafter is not None:
+            self._drafter.follow(chunk, self._reader.streams)
+        self._flights = [*earlier, flight]
+
+    def _land(self) -> None:
+        """Waits for the oldest chunk that is under way, and commits it."""
+        (flight, *later), self._flights = self._flights, []
+        self._reader.wait(flight)
+        self._refuse_bad_flags(flight.flags)
+        self._flights = later
+        self._advance(flight.tokens)
+        self._is_broken = bool(later)
 
     def _step_pending(self) -> None:
         """Takes kept rows of the last window into the recurrent memories."""
@@ -295,10 +326,10 @@ class GpuSession:
             self._runner.run(shape, self._model.work_on_experts)
             self._num_pending = 0
         self._model.check_experts()
-        self._refuse_bad_flags()
+        self._refuse_bad_flags(self._buffers.host_flags)
 
-    def _refuse_bad_flags(self) -> None:
-        flags = self._buffers.host_flags.numpy()[:, 0]
+    def _refuse_bad_flags(self, host_flags: Tensor) -> None:
+        flags = host_flags.numpy()[:, 0]
         if flags.any():
             layer = int(np.argmax(flags != 0))
             where = f"layer {layer}" if layer < self._spec.num_layers else "the output head"
@@ -314,20 +345,16 @@ class GpuSession:
         self._host_position[0] = self._position
         self._host_pending[0] = self._num_pending
 
-    def _commit(self, tokens: Tokens, streams: Tensor | None = None) -> None:
-        """The first rows of the window just computed are kept: their tokens.
-
-        Of a chunk, ``streams`` [N, S * D] are what the layers left.
-        """
-        if streams is None:
-            self._model.settle_experts(self._num_rows, len(tokens))
+    def _commit(self, tokens: Tokens) -> None:
+        """The first rows of the window just computed are kept: their tokens."""
+        self._model.settle_experts(self._num_rows, len(tokens))
         if self._drafter is not None:
-            if streams is None:
-                self._drafter.commit(tokens)
-            else:
-                self._drafter.follow(tokens, streams)
-        self._position += len(tokens)
+            self._drafter.commit(tokens)
+        self._advance(tokens)
         self._num_pending = len(tokens)
+
+    def _advance(self, tokens: Tokens) -> None:
+        self._position += len(tokens)
         self._tokens = np.concatenate([self._tokens, tokens])[len(tokens) :]
 
     def _logits(self, num_rows: int) -> Floats:
