@@ -11,12 +11,12 @@ from strata.gpu.float_matrix import FloatMatrix
 from strata.gpu.kernels import experts
 from strata.gpu.kernels.bundle_product import bundle_product
 from strata.gpu.kernels.expert_window import down_outputs, gate_up_codes, is_fusible
-from strata.gpu.kernels.float_product import float_product
-from strata.gpu.kernels.hyper_connections import ExpertOutputs
+from strata.gpu.kernels.float_product import can_split, float_product
+from strata.gpu.kernels.hyper_connections import ExpertOutputs, silu_of_quotient
 from strata.gpu.kernels.product import product
 from strata.gpu.kernels.quantize import quantize
 from strata.gpu.kernels.router import route
-from strata.gpu.kernels.stream_read import read_streams
+from strata.gpu.kernels.stream_read import read_activated, read_streams
 from strata.gpu.weight_layout import MAX_MATRICES
 
 if TYPE_CHECKING:
@@ -60,14 +60,26 @@ class Launches:
         xn, low, x = self._rows("xn", n), self._rows("low", n), self._rows("x", n)
         both = self._rows("low_inject", n)
         split = self._split_for(hc.down_inject, "xn", n) if is_split else None
-        self._products(hc.down_inject, xn, n, both, split)
         columns = hc.down_inject.columns
-        up = hc.up.launches[0][0]
-        read_streams(
-            both[:, slice(*columns[0])], up, xn, self._codes_for(hc.up, low, n) or low, x,
+        up, down = hc.up.launches[0][0], hc.down_inject.launches[0][0]
+        ends = (
             self._codes(x, n) if has_codes else None, bad,
             None if following is None else self._split_for(following, "x", n),
         )  # fmt: skip
+        if not isinstance(up, FloatMatrix):
+            self._products(hc.down_inject, xn, n, both, split)
+            read_streams(both[:, slice(*columns[0])], up, xn, self._codes(low, n), x, *ends)
+        else:
+            streams = self._spec.num_streams
+            if len(hc.down_inject.launches) == 1 and isinstance(down, FloatMatrix):
+                given, is_given_split = (xn, False) if split is None else (split, True)
+                float_product(down, given, both, is_split=is_given_split, low=low, divisor=streams)
+            else:
+                self._products(hc.down_inject, xn, n, both, split)
+                silu_of_quotient(
+                    both[:, slice(*columns[0])], streams, low, is_split=can_split(up.inner)
+                )
+            read_activated(low, up, xn, x, *ends)
         return both[:, slice(*columns[1])] if len(columns) > 1 else None
 
     def _tail_codes(self, out: Matrices, mixed: Tensor, n: int, head_width: int) -> Codes | None:

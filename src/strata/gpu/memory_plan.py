@@ -33,7 +33,7 @@ DRIVER_BYTES = 512 * MiB
 # Scores a program of the selection holds, cells of a part of the attention: ``indexer.SELECT_TILE``
 # and the tile of ``attention``, which cannot be imported without triton.
 SELECT_TILE = 8192
-PART_CELLS = 64
+PART_CELLS = 32
 _CONTEXT_STEP = 256
 
 

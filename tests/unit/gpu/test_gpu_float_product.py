@@ -53,7 +53,7 @@ def test_bits_do_not_depend_on_the_grid(
     rows = torch.from_numpy(x).to(device)
     split = rows.view(3, -1, 4, 4).transpose(2, 3).reshape(3, inner).contiguous()
     expected = expert_numerics.product(name, raw, x, "test")
-    monkeypatch.setattr(module, "rows_of_program", lambda *_: rows_of_program)
+    monkeypatch.setattr(module, "tiling_of", lambda *_: module.FloatTiling(rows_of_program))
     for is_split in (False, True):
         for count in (1, 3):
             out = torch.full((count, 11), float("nan"), device=device)
@@ -83,7 +83,7 @@ def test_a_card_has_programs_enough(
     num_rows: int, inner: int, num_inputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "INTERPRETED", False)
-    rows = module.rows_of_program(num_rows, inner, num_inputs)
+    rows = module.tiling_of(num_rows, inner, num_inputs).rows
     threads = 4 * rows * -(-inner // 320)
     assert 32 <= threads <= 512
     assert threads == 32 or -(-num_rows // rows) >= 64

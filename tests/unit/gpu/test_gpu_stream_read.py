@@ -12,10 +12,10 @@ from tests.unit.gpu.row_codes import assert_equal_codes, poison, zero_codes  # n
 from tests.unit.reference.stored_rows import random_rows  # noqa: E402
 
 from strata.gpu.float_matrix import pack_floats  # noqa: E402
-from strata.gpu.kernels.float_product import float_product  # noqa: E402
+from strata.gpu.kernels.float_product import can_split, float_product  # noqa: E402
 from strata.gpu.kernels.hyper_connections import mix, silu_of_quotient  # noqa: E402
 from strata.gpu.kernels.product import product  # noqa: E402
-from strata.gpu.kernels.stream_read import read_order, read_streams  # noqa: E402
+from strata.gpu.kernels.stream_read import read_activated, read_order, read_streams  # noqa: E402
 from strata.gpu.packing import pack  # noqa: E402
 
 STREAMS, WIDTH = 4, 96
@@ -53,8 +53,8 @@ def test_one_launch_has_the_bits_of_three(name: str, rank: int, num_rows: int, d
 
 
 @pytest.mark.parametrize(("name", "rank"), [("BF16", 320), ("F16", 40), ("F32", 8)])
-@pytest.mark.parametrize("num_rows", [1, 3])
-def test_a_plain_matrix_too(name: str, rank: int, num_rows: int, device: str) -> None:
+@pytest.mark.parametrize(("num_rows", "share"), [(1, 1), (1, 4), (2, 2), (3, 2)])
+def test_a_plain_matrix_too(name: str, rank: int, num_rows: int, share: int, device: str) -> None:
     rng = np.random.default_rng(rank + num_rows)
 
     def random(*shape: int) -> torch.Tensor:
@@ -73,7 +73,9 @@ def test_a_plain_matrix_too(name: str, rank: int, num_rows: int, device: str) ->
     mix(xn, gate, STREAMS, wanted, wanted_codes, bad)
 
     x, codes = poison(device, num_rows, WIDTH), zero_codes(num_rows, WIDTH, device)
-    read_streams(low, up, xn, poison(device, num_rows, rank), x, codes, bad)
+    split = poison(device, num_rows, rank)
+    silu_of_quotient(low, STREAMS, split, is_split=can_split(rank))
+    read_activated(split, up, xn, x, codes, bad, share=share)
     assert torch.equal(x, wanted)
     assert_equal_codes(codes, wanted_codes)
     assert bad.item() == 0

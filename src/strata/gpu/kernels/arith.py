@@ -29,6 +29,11 @@ _C3 = tl.constexpr(float(numerics.EXP_C3))
 _C4 = tl.constexpr(float(numerics.EXP_C4))
 _C5 = tl.constexpr(float(numerics.EXP_C5))
 _C6 = tl.constexpr(float(numerics.EXP_C6))
+# Limits of the divisions in sigmoid and silu, whose divisor is at least 1.
+_LARGE, _SMALL, _TINY = tl.constexpr(2.0**64), tl.constexpr(2.0**-64), tl.constexpr(2.0**-60)
+_NO_NORMAL_INVERSE, _TO_UNITS = tl.constexpr(2.0**126), tl.constexpr(2.0**85)
+# Added to a number from 0 to itself, it leaves a whole one.
+_WHOLE = tl.constexpr(2.0**23)
 # Adding 1.5 * 2^23 leaves a float whose last bit is worth one: rounded half to even.
 _MAGIC = tl.constexpr(12582912.0)
 _MAGIC_BITS = tl.constexpr(0x4B400000)
@@ -71,15 +76,61 @@ def exp(x):
 
 
 @triton.jit
+def quotient(x, y):
+    """x / y rounded once, y in 2^-30 .. 2^64, |x| 0 or at least 2^-60, and finite.
+
+    The very instructions that a card's division runs there, without its branch to the rest of all
+    numbers: so several divisions run at once.
+    """
+    if INTERPRETED:
+        return tl.div_rn(x, y)
+    inverse = tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
+    )
+    inverse = tl.fma(tl.fma(-y, inverse, 1.0), inverse, inverse)
+    q = x * inverse
+    return tl.fma(tl.fma(-y, q, x), inverse, q)
+
+
+@triton.jit
+def over(x, COUNT: tl.constexpr):
+    """x / COUNT rounded once; a multiplication where that is the same."""
+    if (COUNT & (COUNT - 1)) == 0:
+        return x * (1.0 / COUNT)
+    return tl.div_rn(x, float(COUNT))
+
+
+@triton.jit
 def sigmoid(x):
     """1 / (1 + exp(-x)), bit-equal to ``sigmoid_f32``."""
-    return tl.div_rn(1.0, 1.0 + exp(-x))
+    y = 1.0 + exp(-x)
+    if INTERPRETED:
+        return tl.div_rn(1.0, y)
+    is_large = y > _LARGE
+    part = tl.where(is_large, y * _SMALL, y)
+    q = quotient(y * 0.0 + 1.0, part)
+    # A subnormal is a whole number of 2^-149, found by its remainder: no quotient lies half way.
+    count = (q * _TO_UNITS + _WHOLE) - _WHOLE
+    rest = tl.fma(-count, part, _TO_UNITS)
+    count = tl.where(rest > part * 0.5, count + 1.0, count)
+    count = tl.where(rest < part * -0.5, count - 1.0, count)
+    subnormal = tl.where(y == y, count, 0.0).to(tl.int32).to(tl.float32, bitcast=True)
+    small = tl.where(y > _NO_NORMAL_INVERSE, subnormal, q * _SMALL)
+    return tl.where(is_large, small, q)
 
 
 @triton.jit
 def silu(x):
     """x / (1 + exp(-x)), bit-equal to ``silu_f32``: one division."""
-    return tl.div_rn(x, 1.0 + exp(-x))
+    y = 1.0 + exp(-x)
+    if INTERPRETED:
+        return tl.div_rn(x, y)
+    is_large = y > _LARGE
+    q = quotient(x, tl.where(is_large, y * _SMALL, y))
+    q = tl.where(is_large, q * _SMALL, q)
+    # Below 2^-60, y is 2; an infinity or a NaN stays what it is.
+    is_plain = (tl.abs(x) >= _TINY) & (tl.abs(x) < float("inf"))
+    return tl.where(is_plain, q, x * 0.5)
 
 
 @triton.jit

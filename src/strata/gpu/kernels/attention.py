@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from strata.gpu.kernels.qsa_append import Cells
     from strata.gpu.kernels.quantize import Codes
 
-# Cells of one tile, and tiles of a part. Sparse: 33 parts of 64 cells for 2,051. Dense: 1,024.
-_TILE_CELLS = 64
-_DENSE_TILES = 16
-# Parts that are added up at a time.
-_PART_TILE = 16
+# Cells of one tile, and tiles of a part. Sparse: 65 parts of 32 cells for 2,051. Dense: 1,024.
+_TILE_CELLS = 32
+_DENSE_TILES = 32
+_PART_WARPS = 4
+# Parts that are added up at a time, and values of a head that one program adds up.
+_PART_TILE = 128
+_JOIN_WIDTH, _JOIN_WARPS = 64, 4
 # Keeps the low half of a weight times a scale of codes from vanishing; a power of two.
 _WEIGHT_SCALE = 256.0
 
@@ -91,8 +93,8 @@ def attend(
 ) -> None:
     """out = softmax(q . k) v * sigmoid(gate), and its codes; row n sees position + n + 1 cells.
 
-    Bytes a row: 2,051 cells of 2 KB (half) or 1 KB (int8); parts 0.8 MB written and read, in the
-    second level cache. Grid: (33 parts, key/value heads, N), then (heads, N).
+    Bytes a row: 2,051 cells of 2 KB (half) or 1 KB (int8); parts 1.6 MB written and read, in the
+    second level cache. Grid: (65 parts, key/value heads, N), then (heads, N, Dh / 64).
 
     Args:
         queries: [N, H, Dh] float32, with the factor 1 / sqrt(Dh) in them.
@@ -122,14 +124,17 @@ def attend(
         HEADS=heads, KV_HEADS=kv_heads, HEAD_TILE=max(16, triton.next_power_of_2(per_kv)),
         DH=head_dim, GROUPS=groups, WIDTH=max(16, triton.next_power_of_2(head_dim // groups)),
         IS_INT8=cells.is_int8, WEIGHT_SCALE=_WEIGHT_SCALE if cells.is_int8 else 1.0, **span,
-        num_warps=4, **LAUNCH_AFTER,
+        num_warps=_PART_WARPS, **LAUNCH_AFTER,
     )  # fmt: skip
     *tail, code_groups = tail_args(codes, bad)
-    _attention_join_kernel[(heads, num_rows)](
+    width = _JOIN_WIDTH if head_dim % _JOIN_WIDTH == 0 else head_dim
+    _attention_join_kernel[(heads, num_rows, head_dim // width)](
         parts.values, parts.sums, gate, position, out, *tail, gate.stride(0), gate.stride(1),
-        num_parts, HEADS=heads, DH=head_dim, DH_TILE=max(32, triton.next_power_of_2(head_dim)),
-        PART_TILE=_PART_TILE, HAS_CODES=codes is not None, CODE_GROUPS=code_groups, **span,
-        num_warps=4, **LAUNCH_AFTER,
+        num_parts, HEADS=heads, DH=head_dim, WIDTH=width,
+        WIDTH_TILE=max(32, triton.next_power_of_2(width)),
+        PART_TILE=min(_PART_TILE, triton.next_power_of_2(num_parts)),
+        HAS_CODES=codes is not None, CODE_GROUPS=code_groups, **span,
+        num_warps=_JOIN_WARPS, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -241,9 +246,10 @@ def _attention_part_kernel(
 def _attention_join_kernel(
     part_values_ptr, part_sums_ptr, gate_ptr, position_ptr, out_ptr, codes_ptr, scales_ptr,
     sums_ptr, scaled_ptr, halves_ptr, bad_ptr, gate_row_stride, gate_head_stride, num_parts,
-    HEADS: tl.constexpr, DH: tl.constexpr, DH_TILE: tl.constexpr, PART_TILE: tl.constexpr,
-    HAS_CODES: tl.constexpr, CODE_GROUPS: tl.constexpr, BLOCK: tl.constexpr,
-    BUDGET_BLOCKS: tl.constexpr, IS_DENSE: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    HEADS: tl.constexpr, DH: tl.constexpr, WIDTH: tl.constexpr, WIDTH_TILE: tl.constexpr,
+    PART_TILE: tl.constexpr, HAS_CODES: tl.constexpr, CODE_GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr, BUDGET_BLOCKS: tl.constexpr, IS_DENSE: tl.constexpr, TILE: tl.constexpr,
+    TILES: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     head = tl.program_id(0)
@@ -251,36 +257,34 @@ def _attention_join_kernel(
     selected = _num_selected(tl.load(position_ptr) + row + 1, BLOCK, BUDGET_BLOCKS, IS_DENSE)
     used = ((selected + TILE * TILES - 1) // (TILE * TILES)).to(tl.int32)
     offs_p = tl.arange(0, PART_TILE)
-    offs = tl.arange(0, DH_TILE)
-    mask = offs < DH
+    first_value = tl.program_id(2) * WIDTH
+    offs = first_value + tl.arange(0, WIDTH_TILE)
+    mask = tl.arange(0, WIDTH_TILE) < WIDTH
+    gate_at = row * gate_row_stride + head * gate_head_stride + offs
+    gate = tl.load(gate_ptr + gate_at, mask, 0.0)
     sums_at = part_sums_ptr + 2 * (row * num_parts * HEADS + head)
-    largest = tl.full([PART_TILE], float("-inf"), tl.float32)
-    first = 0
-    while first < used:
-        part = first + offs_p
-        m = tl.load(sums_at + 2 * HEADS * part, part < used, float("-inf"))
-        largest = tl.maximum(largest, m)
-        first += PART_TILE
-    top = tl.max(largest, axis=0)
+    top = tl.full([], float("-inf"), tl.float32)
     total = tl.zeros([PART_TILE], tl.float32)
-    acc = tl.zeros([DH_TILE], tl.float32)
+    acc = tl.zeros([WIDTH_TILE], tl.float32)
     first = 0
     while first < used:
         part = first + offs_p
         is_part = part < used
-        m = tl.load(sums_at + 2 * HEADS * part, is_part, float("-inf"))
-        weight = tl.where(is_part, exp(m - top), 0.0)
-        total += weight * tl.load(sums_at + 2 * HEADS * part + 1, is_part, 0.0)
         at = ((row * num_parts + part) * HEADS + head)[:, None] * DH + offs[None, :]
         y = tl.load(part_values_ptr + at, is_part[:, None] & mask[None, :], 0.0)
-        acc += tl.sum(y * weight[:, None], axis=0)
+        sums = tl.load(sums_at + 2 * HEADS * part + 1, is_part, 0.0)
+        m = tl.load(sums_at + 2 * HEADS * part, is_part, float("-inf"))
+        new_top = tl.maximum(top, tl.max(m, axis=0))
+        weight = tl.where(is_part, exp(m - new_top), 0.0)
+        shrink = exp(top - new_top)
+        total = total * shrink + weight * sums
+        acc = acc * shrink + tl.sum(y * weight[:, None], axis=0)
+        top = new_top
         first += PART_TILE
-    at = row * gate_row_stride + head * gate_head_stride + offs
-    gate = tl.load(gate_ptr + at, mask, 0.0)
     y = div(acc, tl.sum(total, axis=0)) * sigmoid(gate)
     tl.store(out_ptr + (row * HEADS + head) * DH + offs, y, mask)
     if HAS_CODES:
         store_tail(
-            y, row, head * (DH // 32), DH // 32, codes_ptr, scales_ptr, sums_ptr, scaled_ptr,
-            halves_ptr, bad_ptr, CODE_GROUPS, DH_TILE // 32,
+            y, row, (head * DH + first_value) // 32, WIDTH // 32, codes_ptr, scales_ptr, sums_ptr,
+            scaled_ptr, halves_ptr, bad_ptr, CODE_GROUPS, WIDTH_TILE // 32,
         )  # fmt: skip

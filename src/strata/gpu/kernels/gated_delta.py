@@ -20,8 +20,15 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import INTERPRETED, div, exp, sigmoid, silu
-from strata.gpu.kernels.causal_conv import MAX_WINDOW_ROWS, conv_silu, keep_raw
+from strata.gpu.kernels.arith import INTERPRETED, div, exp, over, quotient, sigmoid, silu
+from strata.gpu.kernels.causal_conv import (
+    MAX_WINDOW_ROWS,
+    conv_rows,
+    followed,
+    keep_row,
+    past_of,
+    weights_of,
+)
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
 from strata.reference.norms import L2_EPS, SOFTPLUS_LINEAR_ABOVE
@@ -36,7 +43,7 @@ STEP_RING = 2 * MAX_WINDOW_ROWS
 
 # Columns of a head's memory that one program has; calls of an interpreted one cost the same.
 _COLUMNS = 32 if INTERPRETED else 16
-_STEP_RING = tl.constexpr(STEP_RING)
+_STEP_RING, _MAX_ROWS = tl.constexpr(STEP_RING), tl.constexpr(MAX_WINDOW_ROWS)
 _L2_EPS = tl.constexpr(L2_EPS)
 _SOFTPLUS_LINEAR_ABOVE = tl.constexpr(SOFTPLUS_LINEAR_ABOVE)
 
@@ -146,7 +153,7 @@ def log_from_one(u):
     is_high = m > 1.41421356
     m = tl.where(is_high, m * 0.5, m)
     n = tl.where(is_high, n + 1.0, n)
-    s = div(m - 1.0, m + 1.0)
+    s = quotient(m - 1.0, m + 1.0)
     t = s * s
     p = 0.11111111 * t + 0.14285715
     p = p * t + 0.2
@@ -160,7 +167,7 @@ def softplus(x):
     e = exp(x)
     u = e + 1.0
     d = u - 1.0
-    y = tl.where(d > 5.9604645e-8, log_from_one(u) * div(e, tl.maximum(d, 5.9604645e-8)), e)
+    y = tl.where(d > 5.9604645e-8, log_from_one(u) * quotient(e, tl.maximum(d, 5.9604645e-8)), e)
     return tl.where(x > _SOFTPLUS_LINEAR_ABOVE, x, y)
 
 
@@ -171,50 +178,91 @@ def _normed(x):
 
 
 @triton.jit
-def _own_row(
-    row, head, first, qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr, keys_ptr,
-    values_ptr, rates_ptr, position, scale, KERNEL: tl.constexpr, RING: tl.constexpr,
-    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
-    DK_TILE: tl.constexpr, COLUMNS: tl.constexpr, QKV: tl.constexpr, ALPHA: tl.constexpr,
-    BETA: tl.constexpr,
-):  # fmt: skip
-    """(q, k, v, decay, rate) of a row of the window, v from column ``first`` on; notes them.
+def _rates_of(
+    head, num_rows, alpha_ptr, beta_ptr, dt_ptr, a_ptr, ALPHA: tl.constexpr, BETA: tl.constexpr
+):
+    """Decay and rate of all rows of the window, [MAX_WINDOW_ROWS] each."""
+    row = tl.arange(0, _MAX_ROWS)
+    is_row = row < num_rows
+    alpha = tl.load(alpha_ptr + row * ALPHA + head, is_row, 0.0)
+    beta = tl.load(beta_ptr + row * BETA + head, is_row, 0.0)
+    decay = exp(tl.load(a_ptr + head) * softplus(alpha + tl.load(dt_ptr + head)))
+    return decay, sigmoid(beta)
 
-    Every program of a head works out q and k, the first notes them.
-    """
-    offs_k = tl.arange(0, DK_TILE)
-    offs_v = first + tl.arange(0, COLUMNS)
-    is_k = offs_k < DK
-    is_v = offs_v < DV
-    channels = 2 * KEY_HEADS * DK + HEADS * DV
+
+@triton.jit
+def _number(x, place):
+    """Element ``place`` of x [MAX_WINDOW_ROWS]; never -0."""
+    return tl.sum(tl.where(tl.arange(0, _MAX_ROWS) == place, x, 0.0), axis=0)
+
+
+@triton.jit
+def _pending_row(
+    row, head, position, keys_ptr, values_ptr, rates_ptr, offs_k, offs_v, is_k, is_v,
+    HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+):  # fmt: skip
+    """(k, v, decay, rate) of a row of the window before; any past the last one."""
+    slot = ((position + tl.minimum(row, -1)) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
+    k = tl.load(keys_ptr + slot * DK + offs_k, mask=is_k, other=0.0)
+    v = tl.load(values_ptr + slot * DV + offs_v, mask=is_v, other=0.0)
+    return k, v, tl.load(rates_ptr + 2 * slot), tl.load(rates_ptr + 2 * slot + 1)
+
+
+@triton.jit
+def _with_pending(
+    memory, row, head, position, keys_ptr, values_ptr, rates_ptr, offs_k, offs_v, is_k, is_v,
+    HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+):  # fmt: skip
+    """The memory after the rows from ``row``, which is negative, to the last before the window."""
+    k, v, decay, rate = _pending_row(
+        row, head, position, keys_ptr, values_ptr, rates_ptr, offs_k, offs_v, is_k, is_v, HEADS,
+        DK, DV,
+    )  # fmt: skip
+    while row < 0:
+        # The row after is asked for before this one is stepped in.
+        k_then, v_then, decay_then, rate_then = _pending_row(
+            row + 1, head, position, keys_ptr, values_ptr, rates_ptr, offs_k, offs_v, is_k, is_v,
+            HEADS, DK, DV,
+        )  # fmt: skip
+        delta = rate * (v - decay * tl.sum(memory * k[:, None], axis=0))
+        memory = memory * decay + k[:, None] * delta[None, :]
+        k, v, decay, rate = k_then, v_then, decay_then, rate_then
+        row += 1
+    return memory
+
+
+@triton.jit
+def _note_row(
+    row, head, first, position, q_raw, k_raw, v_raw, k, v, decay, rate, ring_ptr, keys_ptr,
+    values_ptr, rates_ptr, is_k, is_v, KEY_HEADS: tl.constexpr, HEADS: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, RING: tl.constexpr,
+):  # fmt: skip
+    """Puts a row of the window into the rings; every program of a head has q and k."""
+    CHANNELS: tl.constexpr = 2 * KEY_HEADS * DK + HEADS * DV
+    offs_k = tl.arange(0, k.shape[0])
+    offs_v = first + tl.arange(0, v.shape[0])
     q_at = head % KEY_HEADS * DK + offs_k
     k_at = KEY_HEADS * DK + q_at
     v_at = 2 * KEY_HEADS * DK + head * DV + offs_v
-    q = conv_silu(
-        qkv_ptr, ring_ptr, conv_ptr, q_at, is_k, row, position, channels, 1, KERNEL, RING, QKV
-    )
-    k = conv_silu(
-        qkv_ptr, ring_ptr, conv_ptr, k_at, is_k, row, position, channels, 1, KERNEL, RING, QKV
-    )
-    v = conv_silu(
-        qkv_ptr, ring_ptr, conv_ptr, v_at, is_v, row, position, channels, 1, KERNEL, RING, QKV
-    )
-    q, k = _normed(q) * scale, _normed(k)
-    alpha = tl.load(alpha_ptr + row * ALPHA + head)
-    decay = exp(tl.load(a_ptr + head) * softplus(alpha + tl.load(dt_ptr + head)))
-    rate = sigmoid(tl.load(beta_ptr + row * BETA + head))
+    is_first = first == 0
+    # A key head's raw channels have several readers and one keeper.
+    is_keeper = is_k & (head < KEY_HEADS) & is_first
     slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
-    keep_raw(qkv_ptr, ring_ptr, v_at, is_v, row, position, channels, RING, QKV)
+    keep_row(ring_ptr, v_at, is_v, row, position, CHANNELS, v_raw, RING)
     tl.store(values_ptr + slot * DV + offs_v, v, is_v)
-    if first == 0:
-        # A key head's raw channels have several readers and one keeper.
-        is_keeper = is_k & (head < KEY_HEADS)
-        keep_raw(qkv_ptr, ring_ptr, q_at, is_keeper, row, position, channels, RING, QKV)
-        keep_raw(qkv_ptr, ring_ptr, k_at, is_keeper, row, position, channels, RING, QKV)
-        tl.store(keys_ptr + slot * DK + offs_k, k, is_k)
-        tl.store(rates_ptr + 2 * slot, decay)
-        tl.store(rates_ptr + 2 * slot + 1, rate)
-    return q, k, v, decay, rate
+    keep_row(ring_ptr, q_at, is_keeper, row, position, CHANNELS, q_raw, RING)
+    keep_row(ring_ptr, k_at, is_keeper, row, position, CHANNELS, k_raw, RING)
+    tl.store(keys_ptr + slot * DK + offs_k, k, is_k & is_first)
+    tl.store(rates_ptr + 2 * slot, decay, is_first)
+    tl.store(rates_ptr + 2 * slot + 1, rate, is_first)
+
+
+@triton.jit
+def _all_below(offs, END: tl.constexpr, IS_SURE: tl.constexpr):
+    """Which numbers are below END; where that is sure, known when compiled."""
+    if IS_SURE:
+        return tl.full(offs.shape, True, tl.int1)
+    return offs < END
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -227,42 +275,62 @@ def _step_kernel(
 ):  # fmt: skip
     head = tl.program_id(0)
     first = tl.program_id(1) * COLUMNS
+    CHANNELS: tl.constexpr = 2 * KEY_HEADS * DK + HEADS * DV
     memory_bytes = memory_ptr.to(tl.pointer_type(tl.uint8), bitcast=True)
     if first == 0:
         fetch_ahead(memory_bytes, head, HEADS, DK * DV * 4, 1)
-    wait_for_inputs()
     offs_k = tl.arange(0, DK_TILE)
     offs_v = first + tl.arange(0, COLUMNS)
-    is_k = offs_k < DK
-    is_v = offs_v < DV
+    is_k = _all_below(offs_k, DK, DK == DK_TILE)
+    is_v = _all_below(offs_v, DV, DV % COLUMNS == 0)
+    q_at = head % KEY_HEADS * DK + offs_k
+    k_at = KEY_HEADS * DK + q_at
+    v_at = 2 * KEY_HEADS * DK + head * DV + offs_v
+    q_taps = weights_of(conv_ptr, q_at, is_k, CHANNELS, KERNEL)
+    k_taps = weights_of(conv_ptr, k_at, is_k, CHANNELS, KERNEL)
+    v_taps = weights_of(conv_ptr, v_at, is_v, CHANNELS, KERNEL)
+    wait_for_inputs()
+    position, num_pending = tl.load(position_ptr), tl.load(num_pending_ptr)
     at_memory = memory_ptr + (head * DK + offs_k[:, None]) * DV + offs_v[None, :]
     is_memory = is_k[:, None] & is_v[None, :]
     memory = tl.load(at_memory, mask=is_memory, other=0.0)
-    position = tl.load(position_ptr)
-    row = -tl.load(num_pending_ptr)
+    q_next = tl.load(qkv_ptr + q_at, is_k & (num_rows > 0), 0.0)
+    k_next = tl.load(qkv_ptr + k_at, is_k & (num_rows > 0), 0.0)
+    v_next = tl.load(qkv_ptr + v_at, is_v & (num_rows > 0), 0.0)
+    decays, rates = _rates_of(head, num_rows, alpha_ptr, beta_ptr, dt_ptr, a_ptr, ALPHA, BETA)
+    q_past = past_of(ring_ptr, q_at, is_k, position, CHANNELS, KERNEL, RING)
+    k_past = past_of(ring_ptr, k_at, is_k, position, CHANNELS, KERNEL, RING)
+    v_past = past_of(ring_ptr, v_at, is_v, position, CHANNELS, KERNEL, RING)
+    memory = _with_pending(
+        memory, -num_pending, head, position, keys_ptr, values_ptr, rates_ptr, offs_k, offs_v,
+        is_k, is_v, HEADS, DK, DV,
+    )  # fmt: skip
+    if num_pending > 0:
+        tl.store(at_memory, memory, mask=is_memory)
+    row = 0
     while row < num_rows:
-        if row < 0:
-            slot = ((position + row) & (_STEP_RING - 1)).to(tl.int32) * HEADS + head
-            k = tl.load(keys_ptr + slot * DK + offs_k, mask=is_k, other=0.0)
-            v = tl.load(values_ptr + slot * DV + offs_v, mask=is_v, other=0.0)
-            decay = tl.load(rates_ptr + 2 * slot)
-            rate = tl.load(rates_ptr + 2 * slot + 1)
-            q = k
-        else:
-            q, k, v, decay, rate = _own_row(
-                row, head, first, qkv_ptr, alpha_ptr, beta_ptr, conv_ptr, dt_ptr, a_ptr, ring_ptr,
-                keys_ptr, values_ptr, rates_ptr, position, scale, KERNEL, RING, KEY_HEADS, HEADS,
-                DK, DV, DK_TILE, COLUMNS, QKV, ALPHA, BETA,
-            )  # fmt: skip
+        q_own, k_own, v_own = q_next, k_next, v_next
+        is_more, following = row + 1 < num_rows, qkv_ptr + (row + 1) * QKV
+        q_next = tl.load(following + q_at, is_k & is_more, 0.0)
+        k_next = tl.load(following + k_at, is_k & is_more, 0.0)
+        v_next = tl.load(following + v_at, is_v & is_more, 0.0)
+        q = _normed(conv_rows(q_past, q_own, q_taps)) * scale
+        k = _normed(conv_rows(k_past, k_own, k_taps))
+        v = conv_rows(v_past, v_own, v_taps)
+        q_past, k_past, v_past = (
+            followed(q_past, q_own), followed(k_past, k_own), followed(v_past, v_own)
+        )  # fmt: skip
+        decay, rate = _number(decays, row), _number(rates, row)
         # q . (decay S + k delta) = decay (q . S) + (q . k) delta: both sums read the old memory.
         read = tl.sum(memory * q[:, None], axis=0)
         delta = rate * (v - decay * tl.sum(memory * k[:, None], axis=0))
+        o = decay * read + tl.sum(q * k, axis=0) * delta
+        tl.store(out_ptr + (row * HEADS + head) * DV + offs_v, o, mask=is_v)
         memory = memory * decay + k[:, None] * delta[None, :]
-        if row == -1:
-            tl.store(at_memory, memory, mask=is_memory)
-        if row >= 0:
-            o = decay * read + tl.sum(q * k, axis=0) * delta
-            tl.store(out_ptr + (row * HEADS + head) * DV + offs_v, o, mask=is_v)
+        _note_row(
+            row, head, first, position, q_own, k_own, v_own, k, v, decay, rate, ring_ptr, keys_ptr,
+            values_ptr, rates_ptr, is_k, is_v, KEY_HEADS, HEADS, DK, DV, RING,
+        )  # fmt: skip
         row += 1
 
 
@@ -281,7 +349,7 @@ def _gated_norm_kernel(
     at = out_ptr + (row * HEADS + head) * DV + offs_v
     o = tl.load(at, mask=is_v, other=0.0)
     gate = tl.load(z_ptr + row * Z + head * DV + offs_v, mask=is_v, other=0.0)
-    inverse = div(1.0, tl.sqrt_rn(div(tl.sum(o * o, axis=0), DV) + eps))
+    inverse = div(1.0, tl.sqrt_rn(over(tl.sum(o * o, axis=0), DV) + eps))
     gate = silu(gate) if IS_SILU else sigmoid(gate)
     o = o * inverse * gamma * gate
     tl.store(at, o, mask=is_v)

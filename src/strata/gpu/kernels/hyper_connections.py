@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import div, sigmoid, silu
+from strata.gpu.kernels.arith import div, over, sigmoid, silu
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
+from strata.gpu.kernels.float_product import no_bits_after
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
 
 if TYPE_CHECKING:
@@ -96,30 +97,37 @@ def _write_kernel(
     TOP_K: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, D_TILE: tl.constexpr,
     HAS_CODES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    wait_for_inputs()
     stream = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     offs = tl.arange(0, D_TILE)
     mask = offs < D
     at = (row * STREAMS + stream) * D + offs
+    gamma = tl.load(gamma_ptr + stream * D + offs, mask=mask, other=0.0)
+    wait_for_inputs()
     x = tl.load(streams_ptr + at, mask=mask, other=0.0)
     if inject_ptr is not None:
+        inject = tl.load(inject_ptr + row * inject_stride + stream)
         if TOP_K > 0:
             first = row * TOP_K
-            y = tl.load(experts_ptr + first * D + offs, mask=mask, other=0.0)
-            total = tl.load(weights_ptr + first) * y
+            factors = (tl.load(weights_ptr + first),)
+            outputs = (tl.load(experts_ptr + first * D + offs, mask=mask, other=0.0),)
             for k in tl.static_range(1, TOP_K):
+                factors = factors + (tl.load(weights_ptr + first + k),)
                 y = tl.load(experts_ptr + (first + k) * D + offs, mask=mask, other=0.0)
-                total += tl.load(weights_ptr + first + k) * y
+                outputs = outputs + (y,)
+            factors = factors + (tl.load(shared_weight_ptr + row),)
             y = tl.load(shared_ptr + row * D + offs, mask=mask, other=0.0)
-            total += tl.load(shared_weight_ptr + row) * y
+            outputs = outputs + (y,)
+            bits = outputs[0].to(tl.int32, bitcast=True) | no_bits_after(outputs)
+            total = factors[0] * bits.to(tl.float32, bitcast=True)
+            for k in tl.static_range(1, TOP_K + 1):
+                total += factors[k] * outputs[k]
         else:
             total = tl.load(plain_ptr + row * D + offs, mask=mask, other=0.0)
-        weight = 2.0 * sigmoid(div(tl.load(inject_ptr + row * inject_stride + stream), STREAMS))
+        weight = 2.0 * sigmoid(over(inject, STREAMS))
         x += weight * total
         tl.store(streams_ptr + at, x, mask=mask)
     inverse = div(1.0, tl.sqrt_rn(div(tl.sum(x * x, axis=0), D) + eps))
-    gamma = tl.load(gamma_ptr + stream * D + offs, mask=mask, other=0.0)
     x = x * inverse * gamma
     tl.store(xn_ptr + at, x, mask=mask)
     if split_ptr is not None:
@@ -134,7 +142,13 @@ def _write_kernel(
 
 
 def silu_of_quotient(
-    low: Tensor, divisor: float, out: Tensor, codes: Codes | None = None, bad: Tensor | None = None
+    low: Tensor,
+    divisor: int,
+    out: Tensor,
+    codes: Codes | None = None,
+    bad: Tensor | None = None,
+    *,
+    is_split: bool = False,
 ) -> None:
     """out = silu(low / divisor), and its codes: between the products of a read.
 
@@ -146,11 +160,12 @@ def silu_of_quotient(
         out: [N, r] float32.
         codes: of ``out``; only where r is a multiple of 32.
         bad: [1] int32, becomes 1 when a value is NaN or infinite.
+        is_split: ``out`` lies as ``float_product`` takes split rows.
     """
     num_rows, rank = low.shape
     *tail, groups = tail_args(codes, bad)
     _silu_kernel[(num_rows,)](
-        low, low.stride(0), out, *tail, DIVISOR=float(divisor), RANK=rank,
+        low, low.stride(0), out, *tail, DIVISOR=divisor, IS_SPLIT=is_split, RANK=rank,
         RANK_TILE=max(32, triton.next_power_of_2(rank)), HAS_CODES=codes is not None,
         GROUPS=groups, num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
@@ -159,15 +174,16 @@ def silu_of_quotient(
 @triton.jit
 def _silu_kernel(
     low_ptr, low_stride, out_ptr, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr,
-    DIVISOR: tl.constexpr, RANK: tl.constexpr, RANK_TILE: tl.constexpr, HAS_CODES: tl.constexpr,
-    GROUPS: tl.constexpr,
+    DIVISOR: tl.constexpr, IS_SPLIT: tl.constexpr, RANK: tl.constexpr, RANK_TILE: tl.constexpr,
+    HAS_CODES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, RANK_TILE)
     low = tl.load(low_ptr + row * low_stride + offs, mask=offs < RANK, other=0.0)
-    y = silu(div(low, DIVISOR))
-    tl.store(out_ptr + row * RANK + offs, y, mask=offs < RANK)
+    y = silu(over(low, DIVISOR))
+    place = offs // 16 * 16 + offs % 4 * 4 + offs % 16 // 4 if IS_SPLIT else offs
+    tl.store(out_ptr + row * RANK + place, y, mask=offs < RANK)
     if HAS_CODES:
         store_tail(
             y, row, 0, RANK // 32, codes_ptr, scales_ptr, sums_ptr, scaled_ptr, halves_ptr,
@@ -225,7 +241,7 @@ def _mix_kernel(
         gate_at = row * (STREAMS * D) + column
         gate = sigmoid(tl.load(gate_ptr + gate_at, mask=mask, other=0.0))
         total += tl.load(xn_ptr + at, mask=mask, other=0.0) * gate
-    x = div(total, STREAMS)
+    x = over(total, STREAMS)
     tl.store(x_ptr + row * D + offs, x, mask=mask)
     if HAS_CODES:
         left = tl.minimum(D // 32 - first // 32, COLUMNS // 32)

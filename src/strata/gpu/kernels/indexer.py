@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
+from strata.gpu.kernels.arith import INTERPRETED
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.ordering import take_largest
 
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
 INDEX_GROUP = 64
 # Scores one program of the selection holds in registers, 16 a thread.
 SELECT_TILE = 8192
-# Programs of the scoring; each takes every so-many-th group, so that no bound is in the graph.
-SCORE_PROGRAMS = 264
+# Warps of a selection among few scores: its rounds wait for the slowest.
+_SELECT_WARPS = 4
+# Programs of the scoring, for each row; each takes every so-many-th part of a group, so that no
+# bound is in the graph.
+SCORE_PROGRAMS = 1056
+# Blocks of one program: a warp's sums then need no other warp.
+_SCORED = INDEX_GROUP if INTERPRETED else 16
 
 
 def score_blocks(
@@ -33,7 +39,8 @@ def score_blocks(
 
     Nothing is written where all blocks are taken anyway (complete blocks <= budget / block).
 
-    Bytes: the visible pooled keys once, 512 a block: 16.8 MB at 128K cells, 4 us. Grid: 264.
+    Bytes: the visible pooled keys, 512 a block: 16.8 MB at 128K cells, 4 us; rows find them in the
+    second level cache. Grid: (up to 1,056, N), one warp.
 
     Args:
         queries: [N, index heads, index_dim] float32, normed and rotated.
@@ -44,10 +51,11 @@ def score_blocks(
         scores: [at least N, groups * INDEX_GROUP] float32; other places keep what they hold.
     """
     num_rows, heads, dim = queries.shape
-    _score_kernel[(min(SCORE_PROGRAMS, pooled.shape[0]),)](
+    parts = pooled.shape[0] * (INDEX_GROUP // _SCORED)
+    _score_kernel[(min(SCORE_PROGRAMS, parts), num_rows)](
         queries, pooled, position, scores, scores.stride(0), num_rows, budget // block,
         BLOCK=block, HEADS=heads, DIM=dim, DIM_TILE=triton.next_power_of_2(dim),
-        GROUP=INDEX_GROUP, num_warps=4, **LAUNCH_AFTER,
+        GROUP=INDEX_GROUP, TILE=_SCORED, num_warps=1, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
@@ -55,28 +63,31 @@ def score_blocks(
 def _score_kernel(
     q_ptr, pooled_ptr, position_ptr, scores_ptr, score_stride, num_rows, budget_blocks,
     BLOCK: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr, DIM_TILE: tl.constexpr,
-    GROUP: tl.constexpr,
+    GROUP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
-    group = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1)
     complete = (tl.load(position_ptr) + num_rows) // BLOCK
     if complete <= budget_blocks:
         complete = complete * 0
     offs_d = tl.arange(0, DIM_TILE)
-    offs_b = tl.arange(0, GROUP)
-    while group * GROUP < complete:
-        at = (group * DIM + offs_d[:, None]) * GROUP + offs_b[None, :]
-        keys = tl.load(pooled_ptr + at, mask=offs_d[:, None] < DIM, other=0.0)
-        row = 0
-        while row < num_rows:
-            total = tl.zeros([GROUP], tl.float32)
-            for head in tl.static_range(HEADS):
-                offs_q = (row * HEADS + head) * DIM + offs_d
-                q = tl.load(q_ptr + offs_q, mask=offs_d < DIM, other=0.0)
-                total += tl.maximum(tl.sum(keys * q[:, None], axis=0), 0.0)
-            tl.store(scores_ptr + row * score_stride + group * GROUP + offs_b, total)
-            row += 1
-        group += tl.num_programs(0)
+    offs_b = tl.arange(0, TILE)
+    is_d = offs_d < DIM
+    queries = ()
+    for head in tl.static_range(HEADS):
+        offs_q = (row * HEADS + head) * DIM + offs_d
+        queries = queries + (tl.load(q_ptr + offs_q, mask=is_d, other=0.0),)
+    while part * TILE < complete:
+        group = part // (GROUP // TILE)
+        column = part % (GROUP // TILE) * TILE + offs_b
+        at = (group * DIM + offs_d[:, None]) * GROUP + column[None, :]
+        keys = tl.load(pooled_ptr + at, mask=is_d[:, None], other=0.0)
+        total = tl.zeros([TILE], tl.float32)
+        for head in tl.static_range(HEADS):
+            total += tl.maximum(tl.sum(keys * queries[head][:, None], axis=0), 0.0)
+        tl.store(scores_ptr + row * score_stride + group * GROUP + column, total)
+        part += tl.num_programs(0)
 
 
 def num_select_tiles(score_width: int, tile: int = SELECT_TILE) -> int:
@@ -125,7 +136,7 @@ def select_blocks(
     args = (scores, bits, ids, chosen, position, scores.stride(0), bits.stride(0), budget_blocks)
     _select_kernel[(tiles, num_rows)](
         *args, BLOCK=block, TILE=tile, SOURCE_TILE=tile, IS_FIRST=True, IS_LAST=tiles == 1,
-        num_warps=16, **LAUNCH_AFTER,
+        num_warps=_SELECT_WARPS if tile <= 2048 else 16, **LAUNCH_AFTER,
     )  # fmt: skip
     if tiles > 1:
         _select_kernel[(1, num_rows)](

@@ -87,8 +87,12 @@ def store_codes(
     halves_ptr,
     bad_ptr,
     GROUPS: tl.constexpr,
+    ROWS: tl.constexpr = 1,
 ):
     """Quantises blocks x [BLOCK, 2, 16] and stores all fields; pointers are those of the row.
+
+    With ROWS above one they are those of the first row, and block numbers go on from row to row,
+    8 * GROUPS each.
 
     offs_block [BLOCK]: number of each block in its row; is_row [BLOCK]: whether to store it (below
     8 * GROUPS). Values past a row's end must come as zero.
@@ -110,6 +114,8 @@ def store_codes(
     values = tl.arange(0, 16)
     block = offs_block[:, None, None]
     place = ((block % 8 * 2 + halves[None, :, None]) * GROUPS + block // 8) * 16
+    if ROWS > 1:
+        place += block // (8 * GROUPS) * (15 * 16 * GROUPS)
     tl.store(codes_ptr + place + values[None, None, :], q.to(tl.int8), mask=is_row[:, None, None])
     tl.store(scales_ptr + offs_block, scale, mask=is_row)
     tl.store(sums_ptr + offs_block, sums, mask=is_row)

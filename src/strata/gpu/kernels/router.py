@@ -71,20 +71,20 @@ def _route_kernel(
     powers = exp(logits - tl.max(logits, axis=0))
     powers = tl.where(offs < EXPERTS, powers, 0.0)
     probs = div(powers, tl.sum(powers, axis=0))
-    # One integer orders by probability, then by the lower expert. None is negative but those taken.
-    keys = (probs.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (TILE - 1 - offs).to(tl.int64)
-    keys = tl.where(offs < EXPERTS, keys, -1)
+    # Probabilities order like their bits; none is negative but those taken.
+    keys = tl.where(offs < EXPERTS, probs.to(tl.int32, bitcast=True), -1)
     offs_k = tl.arange(0, K_TILE)
     chosen = tl.zeros([K_TILE], tl.float32)
     ids = tl.zeros([K_TILE], tl.int32)
     total = 0.0
     for k in tl.static_range(TOP_K):
         best = tl.max(keys, axis=0)
-        keys = tl.where(keys == best, -1, keys)
-        prob = (best >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+        expert = tl.min(tl.where(keys == best, offs, TILE), axis=0)
+        keys = tl.where(offs == expert, -1, keys)
+        prob = best.to(tl.float32, bitcast=True)
         total += prob
         chosen = tl.where(offs_k == k, prob, chosen)
-        ids = tl.where(offs_k == k, TILE - 1 - (best & 0xFFFFFFFF).to(tl.int32), ids)
+        ids = tl.where(offs_k == k, expert, ids)
     weights = div(chosen, tl.maximum(total, _MIN_WEIGHT_SUM)) * weights_scale
     tl.store(ids_ptr + row * TOP_K + offs_k, ids, offs_k < TOP_K)
     tl.store(weights_ptr + row * TOP_K + offs_k, weights, offs_k < TOP_K)

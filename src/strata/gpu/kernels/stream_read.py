@@ -1,8 +1,9 @@
 """The second half of a hyper-connection's read in one launch: silu, gates, mix, codes.
 
 Does what ``silu_of_quotient``, a product and ``mix`` do one after the other, with the same bits;
-rows of the up matrix lie by ``read_order``. Every program makes the activated low rank values (or
-their codes) for itself: all write the same bytes to the same place, and read what they wrote.
+rows of the up matrix lie by ``read_order``. Where that is quantised, every program makes the codes
+of the low rank values for itself: all write the same bytes to the same place, and read what they
+wrote. For a plain one the product before leaves the values activated.
 """
 
 from __future__ import annotations
@@ -13,24 +14,36 @@ import torch
 import triton
 import triton.language as tl
 
-from strata.gpu.float_matrix import FloatMatrix
-from strata.gpu.kernels.arith import div, sigmoid, silu
+from strata.gpu.kernels.arith import over, sigmoid, silu
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
-from strata.gpu.kernels.float_product import can_split, float_shape, float_sums, float_words
+from strata.gpu.kernels.float_product import (
+    can_split,
+    dealt,
+    float_shape,
+    float_words,
+    no_bits_after,
+    segment_sums,
+)
 from strata.gpu.kernels.lattices import lattice
 from strata.gpu.kernels.product import matrix_sums, shape_of
-from strata.gpu.kernels.quantize import Codes
+from strata.gpu.kernels.quantize import Codes, store_codes
 from strata.gpu.kernels.quantize_tail import store_tail, tail_args
+from strata.gpu.kernels.shared_words import load_shared, shared_words, store_shared
 from strata.gpu.kernels.tables import points_of
+from strata.gpu.kernels.warp import from_lane
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from strata.gpu.float_matrix import FloatMatrix
     from strata.gpu.packing import PackedMatrix
 
 # Columns of the mix a program makes: one block of codes, four panels of every stream.
 _COLUMNS = 32
 _PANELS = tl.constexpr(_COLUMNS // 8)
+# Streams of a thread of a plain matrix.
+_SHARE = 2
+_IS_TOUCHED = True
 
 
 def read_order(num_streams: int, width: int) -> Tensor:
@@ -44,9 +57,9 @@ def read_order(num_streams: int, width: int) -> Tensor:
 
 def read_streams(
     low: Tensor,
-    up: PackedMatrix | FloatMatrix,
+    up: PackedMatrix,
     xn: Tensor,
-    low_room: Codes | Tensor,
+    low_room: Codes,
     x: Tensor,
     codes: Codes | None,
     bad: Tensor,
@@ -54,45 +67,79 @@ def read_streams(
 ) -> None:
     """x = mean over the streams of xn * sigmoid(up . silu(low / S)), and its codes.
 
-    Bytes: the up matrix (1.8 MB at 4.5 bits, 6.6 MB as BF16, rank 320), 51 KB a row. Grid: D / 32
-    (80), 8 warps; 16 where the matrix is plain.
+    Bytes: the up matrix (1.8 MB at 4.5 bits, rank 320), 51 KB a row. Grid: D / 32 (80), 8 warps.
 
     Args:
         low: [N, r] float32 products of xn; rows of any stride.
         up: [S * D, r], rows in ``read_order``.
         xn: [N, S * D] float32.
-        low_room: scratch for N rows of r values: codes, zero past their end, where ``up`` is
-            quantised, else [N, r] float32.
+        low_room: scratch for N rows of r values, zero past their end.
         x: [N, D] float32.
         codes: of x; zero past a row's end.
         bad: [1] int32, becomes 1 when a value is NaN or infinite.
         split: [N, D] float32, x again as ``float_product`` takes split rows, or None.
     """
+    args, constants = _common(xn, x, codes, bad, split)
+    *low_tail, _ = tail_args(low_room, bad)
+    slots = min(4, triton.next_power_of_2(low_room.num_groups))
+    _read_kernel[(x.shape[1] // _COLUMNS,)](
+        low, low.stride(0), *low_tail[:5], up.panels, up.num_panels,
+        lattice(up.format_name, x.device), *args, bad, **shape_of(up.format_name, up.inner),
+        RANK=up.inner, RANK_TILE=max(32, triton.next_power_of_2(up.inner)), SLOTS=slots,
+        **constants, num_warps=max(1, constants["TILE"] * slots * 8 // 32), **LAUNCH_AFTER,
+    )  # fmt: skip
+
+
+def read_activated(
+    low: Tensor,
+    up: FloatMatrix,
+    xn: Tensor,
+    x: Tensor,
+    codes: Codes | None,
+    bad: Tensor,
+    split: Tensor | None = None,
+    *,
+    share: int = _SHARE,
+    is_touched: bool = _IS_TOUCHED,
+) -> None:
+    """The same of a plain matrix and ``low`` after its silu.
+
+    Bytes: the up matrix (6.6 MB as BF16, rank 320), 51 KB a row. Grid: D / 32 (80), 8 warps.
+
+    Args:
+        low: [N, r] float32, silu of the products of xn over S; as ``float_product`` makes it.
+        up: [S * D, r], rows in ``read_order``.
+        xn: as of ``read_streams``, like what follows.
+        x: see there.
+        codes: see there.
+        bad: see there.
+        split: see there.
+        share: streams of a thread, which divides their number; for timings.
+        is_touched: every program brings all of ``low`` into its first level cache; likewise.
+    """
+    args, constants = _common(xn, x, codes, bad, split)
+    streams = constants["STREAMS"]
+    share = share if streams % share == 0 else 1
+    _read_float_kernel[(x.shape[1] // _COLUMNS,)](
+        low, up.panels, up.num_panels, *args,
+        **float_shape(up, len(x), share=share, across=streams // share),
+        IS_SPLIT=can_split(up.inner), IS_TOUCHED=is_touched, **constants,
+        num_warps=min(16, constants["TILE"] // share), **LAUNCH_AFTER,
+    )  # fmt: skip
+
+
+def _common(
+    xn: Tensor, x: Tensor, codes: Codes | None, bad: Tensor, split: Tensor | None
+) -> tuple[tuple[object, ...], dict[str, int]]:
+    """Arguments of both kernels from xn to the flag, and constants."""
     num_rows, width = x.shape
     streams = xn.shape[1] // width
     *tail, groups = tail_args(codes, bad)
-    tile = streams * _PANELS.value
-    common = {
-        "RANK": up.inner, "RANK_TILE": max(32, triton.next_power_of_2(up.inner)),
+    constants = {
         "STREAMS": streams, "D": width, "HAS_CODES": codes is not None, "OUT_GROUPS": groups,
-        "N": num_rows, "TILE": tile, **LAUNCH_AFTER,
+        "N": num_rows, "TILE": streams * _PANELS.value,
     }  # fmt: skip
-    if isinstance(up, FloatMatrix):
-        _read_float_kernel[(width // _COLUMNS,)](
-            low, low.stride(0), low_room, up.panels, up.num_panels, xn, x, split, *tail,
-            **float_shape(up, num_rows), IS_SPLIT=can_split(up.inner), **common,
-            num_warps=min(16, tile),
-        )  # fmt: skip
-        return
-    assert isinstance(low_room, Codes)  # noqa: S101 - said above
-    *low_tail, _ = tail_args(low_room, bad)
-    slots = min(4, triton.next_power_of_2(low_room.num_groups))
-    _read_kernel[(width // _COLUMNS,)](
-        low, low.stride(0), *low_tail[:5], up.panels, up.num_panels,
-        lattice(up.format_name, x.device), xn, x, split, *tail, bad,
-        **shape_of(up.format_name, up.inner), SLOTS=slots, **common,
-        num_warps=max(1, tile * slots * 8 // 32),
-    )  # fmt: skip
+    return (xn, x, split, *tail), constants
 
 
 @triton.jit
@@ -108,7 +155,7 @@ def _mix_block(
     total = tl.zeros((32,), tl.float32)
     for s in tl.static_range(STREAMS):
         total += tl.sum(tl.where(stream == s, gated, 0.0), axis=0)
-    mixed = div(total, float(STREAMS))
+    mixed = over(total, STREAMS)
     tl.store(x_ptr + n * D + block * 32 + tl.arange(0, 32), mixed)
     if split_ptr is not None:
         column = block * 32 + tl.arange(0, 32)
@@ -123,31 +170,69 @@ def _mix_block(
 
 @triton.jit
 def _read_float_kernel(
-    low_ptr, low_stride, room_ptr, panels_ptr, num_panels, xn_ptr, x_ptr, split_ptr, codes_ptr,
-    scales_ptr, sums_ptr, scaled_ptr, halves_ptr, bad_ptr, RANK: tl.constexpr,
-    RANK_TILE: tl.constexpr, STREAMS: tl.constexpr, D: tl.constexpr, HAS_CODES: tl.constexpr,
-    OUT_GROUPS: tl.constexpr, FORMAT: tl.constexpr, SHAPE: tl.constexpr, N: tl.constexpr,
-    TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
+    low_ptr, panels_ptr, num_panels, xn_ptr, x_ptr, split_ptr, codes_ptr, scales_ptr, sums_ptr,
+    scaled_ptr, halves_ptr, bad_ptr, STREAMS: tl.constexpr, D: tl.constexpr,
+    HAS_CODES: tl.constexpr, OUT_GROUPS: tl.constexpr, FORMAT: tl.constexpr, SHAPE: tl.constexpr,
+    N: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr, IS_TOUCHED: tl.constexpr,
 ):  # fmt: skip
+    SHARE: tl.constexpr = SHAPE[7]
+    ACROSS: tl.constexpr = SHAPE[8]
+    # Four rows of x at a time, one for each of the four threads that have a sum.
+    FOURS: tl.constexpr = (N + 3) // 4
     block = tl.program_id(0)
     words = float_words(panels_ptr, block * TILE * 8, num_panels, SHAPE, TILE * 8)
     wait_for_inputs()
-    offs_r = tl.arange(0, RANK_TILE)
-    place = offs_r // 16 * 16 + offs_r % 4 * 4 + offs_r % 16 // 4 if IS_SPLIT else offs_r
-    row = block * 0
-    while row < N:
-        low = tl.load(low_ptr + row * low_stride + offs_r, offs_r < RANK, 0.0)
-        tl.store(room_ptr + row * RANK + place, silu(div(low, float(STREAMS))), offs_r < RANK)
-        row += 1
-    tl.debug_barrier()
-    totals = float_sums(
-        words, panels_ptr, block * TILE * 8, num_panels, room_ptr, RANK, FORMAT, SHAPE, N,
+    thread = tl.arange(0, TILE * 32 // SHARE)
+    column = block * 32 + thread // (4 * ACROSS)
+    own = thread // 4 % ACROSS
+    if IS_TOUCHED:
+        # A word of every line; what is loaded again and again is nearby then.
+        touched = tl.load(low_ptr + tl.minimum(thread * 32, N * SHAPE[0] - 1))
+    xn = ()
+    for four in tl.static_range(FOURS):
+        n = tl.minimum(four * 4 + thread % 4, N - 1)
+        for share in tl.static_range(SHARE):
+            xn = xn + (tl.load(xn_ptr + (n * STREAMS + share * ACROSS + own) * D + column),)
+    sums = segment_sums(
+        words, panels_ptr, block * TILE * 8, num_panels, low_ptr, SHAPE[0], FORMAT, SHAPE, N,
         TILE * 8, IS_SPLIT,
     )  # fmt: skip
-    for n in tl.static_range(N):
-        _mix_block(
-            tl.reshape(totals[n], (STREAMS, 32)), xn_ptr, x_ptr, split_ptr, codes_ptr, scales_ptr,
-            sums_ptr, scaled_ptr, halves_ptr, bad_ptr, n, block, STREAMS, D, HAS_CODES, OUT_GROUPS,
+    room = shared_words(FOURS * 128)
+    for four in tl.static_range(FOURS):
+        gated = ()
+        for share in tl.static_range(SHARE):
+            of_rows = ()
+            for n in tl.static_range(4 * four, min(N, 4 * four + 4)):
+                of_rows = of_rows + (sums[n * SHARE + share],)
+            gated = gated + (xn[four * SHARE + share] * sigmoid(dealt(of_rows)[0]),)
+        total = tl.zeros((TILE * 32 // SHARE,), tl.float32)
+        for stream in tl.static_range(STREAMS):
+            part = gated[stream // ACROSS]
+            if ACROSS > 1:
+                lane = thread % 32 // (4 * ACROSS) * (4 * ACROSS) + thread % 4
+                part = from_lane(part, lane + 4 * (stream % ACROSS))
+            total += part
+        mixed = over(total, STREAMS)
+        if IS_TOUCHED:
+            bits = mixed.to(tl.int32, bitcast=True) | no_bits_after((touched,))
+            mixed = bits.to(tl.float32, bitcast=True)
+        row = 4 * four + thread % 4
+        is_one = (own == 0) & (row < N)
+        tl.store(x_ptr + row * D + column, mixed, mask=is_one)
+        if split_ptr is not None:
+            place = column // 16 * 16 + column % 4 * 4 + column % 16 // 4
+            tl.store(split_ptr + row * D + place, mixed, mask=is_one)
+        if HAS_CODES:
+            places = thread % 4 * 32 + thread // (4 * ACROSS)
+            store_shared(room + (four * 128 + places) * 4, mixed)
+    if HAS_CODES:
+        tl.debug_barrier()
+        row = tl.arange(0, triton.next_power_of_2(N))
+        places = row[:, None, None] * 32 + tl.arange(0, 2)[None, :, None] * 16
+        x = load_shared(room + (places + tl.arange(0, 16)[None, None, :]) * 4)
+        store_codes(
+            x, row * (OUT_GROUPS * 8) + block, row < N, codes_ptr, scales_ptr, sums_ptr, scaled_ptr,
+            halves_ptr, bad_ptr, OUT_GROUPS, N,
         )  # fmt: skip
 
 
@@ -170,7 +255,7 @@ def _read_kernel(
     while row < N:
         low = tl.load(low_ptr + row * low_stride + offs_r, offs_r < RANK, 0.0)
         store_tail(
-            silu(div(low, float(STREAMS))), row, 0, RANK // 32, low_codes_ptr, low_scales_ptr,
+            silu(over(low, STREAMS)), row, 0, RANK // 32, low_codes_ptr, low_scales_ptr,
             low_sums_ptr, low_scaled_ptr, low_halves_ptr, low_bad_ptr, GROUPS, RANK_TILE // 32,
         )  # fmt: skip
         row += 1
