@@ -253,16 +253,17 @@ def speed(args) -> None:
         routing = Routing(spec, args.tokens)
         model = tiered(index, num, args)
         for policy in args.policies.split(","):
-            for share in map(float, args.shares.split(",")):
+            for share in shares_of(args):
                 options = PolicyOptions(max_admissions=args.admissions)
                 model.experts.change_policy(policy, options)
                 model.experts.set_share(share)
                 session = model.new_session(capacity)
                 ms, told = decode(session, args.tokens, routing, model.experts)
-                asked = told["experts"]
+                asked, staged = told["experts"], model.experts.staged_counts[1:11]
                 rate = told["bytes"] / max(1, told["nanoseconds"])
                 print(
-                    f"{policy}, share {share}: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s; a token: "
+                    f"{policy}, share {share} {staged}: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s; "
+                    "a token: "
                     f"{asked:.0f} of {spec.num_layers * spec.top_k} experts asked for in "
                     f"{told['requests']:.0f} requests, {told['nanoseconds'] / 1e6:.2f} ms at "
                     f"{rate:.1f} GB/s; moved {told['moved'] / 1e6:.1f} MB",
@@ -275,6 +276,10 @@ def speed(args) -> None:
                           flush=True)  # fmt: skip
                 del session
         model.close()
+
+
+def shares_of(args) -> list[float | None]:
+    return [None if text == "auto" else float(text) for text in args.shares.split(",")]
 
 
 def show(session, model) -> None:
@@ -293,7 +298,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--threads", type=int, default=max(1, physical_cores() - 1))
     parser.add_argument("--vram", type=int, default=12 * 1024)
-    parser.add_argument("--shares", default="0,0.3")
+    parser.add_argument("--shares", default="0,0.3,auto")
     parser.add_argument("--policies", default="ema")
     parser.add_argument("--admissions", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=300)

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 KV_FORMATS = ("f16", "f32", "int8")
 DEVICES = ("cpu", "cuda", "auto")
 ISAS = ("scalar", "avx2", "avx512", "amx")
+EXPERT_POLICIES = ("lru", "lfu", "swaps", "ema", "stale", "lru-filter")
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What is known of one settings field besides its name and type.
 
-    ``kind`` is the type of a value that is present: ``int``, ``str``, ``bool`` or ``Path``.
+    ``kind`` is the type of a value that is present: ``int``, ``float``, ``str``, ``bool`` or
+    ``Path``.
     """
 
     kind: type
@@ -35,8 +37,8 @@ class Wish:
     flags: tuple[str, ...]
     env: str | None = None
     choices: tuple[str, ...] | None = None
-    minimum: int | None = None
-    maximum: int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
 
 
 def _wish(kind: type, flags: str, text: str, **rest: Any) -> dict[str, Wish]:
@@ -83,6 +85,65 @@ class Settings:
             env="STRATA_VRAM_LIMIT",
             minimum=1,
             maximum=1 << 24,
+        ),
+    )
+    expert_cache: int | None = field(
+        default=None,
+        metadata=_wish(
+            int,
+            "--expert-cache",
+            "Experts kept on a graphics card, of all layers together; the processor computes the "
+            "others. Default: all, or as many as its memory has room for.",
+            env="STRATA_EXPERT_CACHE",
+            minimum=0,
+            maximum=1 << 24,
+        ),
+    )
+    expert_cache_per_layer: bool = field(
+        default=False,
+        metadata=_wish(
+            bool,
+            "--expert-cache-per-layer/--expert-cache-shared",
+            "Divide that room by layer, as is always done where experts differ in size.",
+        ),
+    )
+    expert_policy: str = field(
+        default="ema",
+        metadata=_wish(
+            str,
+            "--expert-policy",
+            "Which experts stay on the card; strata replay compares them.",
+            choices=EXPERT_POLICIES,
+        ),
+    )
+    expert_profile: Path | None = field(
+        default=None,
+        metadata=_wish(
+            Path,
+            "--expert-profile",
+            "Ranking of experts, as strata replay --save-profile writes it; the best are on the "
+            "card from the start.",
+        ),
+    )
+    verify_slots: bool = field(
+        default=False,
+        metadata=_wish(
+            bool,
+            "--verify-slots/--no-verify-slots",
+            "Compare every expert on the card with the copy in memory before the first token, not "
+            "only one.",
+        ),
+    )
+    pcie_frac: float | None = field(
+        default=None,
+        metadata=_wish(
+            float,
+            "--pcie-frac",
+            "Part of the experts missing on the card that is copied there instead of computed by "
+            "the processor. Default: what ends both at the same time.",
+            env="STRATA_PCIE_FRAC",
+            minimum=0,
+            maximum=1,
         ),
     )
     threads: int | None = field(
@@ -254,6 +315,13 @@ def _parse(name: str, wish: Wish, value: object) -> object:
             raise SettingsError(
                 f"{name} must be a whole number, not {value!r}.\n  Try: {name}=1"
             ) from None
+    if wish.kind is float:
+        try:
+            return float(value)
+        except ValueError:
+            raise SettingsError(
+                f"{name} must be a number, not {value!r}.\n  Try: {name}=0.5"
+            ) from None
     if wish.kind is bool:
         known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         if value.lower() not in known:
@@ -266,8 +334,9 @@ def _check(item: Field[Any], value: object) -> None:
     wish: Wish = item.metadata["wish"]
     if value is None and item.default is None:
         return
-    is_wrong_number = wish.kind is int and isinstance(value, bool)
-    if not isinstance(value, wish.kind) or is_wrong_number:
+    is_wrong_number = wish.kind in (int, float) and isinstance(value, bool)
+    kinds = (int, float) if wish.kind is float else wish.kind
+    if not isinstance(value, kinds) or is_wrong_number:
         raise SettingsError(
             f"setting {item.name} must be {wish.kind.__name__}, not {type(value).__name__} "
             f"({value!r}).\n  Try: {wish.flags[0]}"
@@ -279,7 +348,7 @@ def _check(item: Field[Any], value: object) -> None:
             f"setting {item.name} must be one of {', '.join(wish.choices)}, not {value!r}.\n"
             f"  Try: {hint}"
         )
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         if wish.minimum is not None and value < wish.minimum:
             raise SettingsError(
                 f"setting {item.name} must be at least {wish.minimum}, not {value}.\n"

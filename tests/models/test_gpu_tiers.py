@@ -163,3 +163,19 @@ def test_policies_change_no_bit(
     one = tiered(path, per_layer(2), policy=policy)
     made.append(one)
     assert same_bits(one_by_one(one.model.new_session(16), tokens), resident)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_wrong_byte_in_a_slot_is_found(
+    path: Path, made: list[Tiered], *, is_shared: bool
+) -> None:
+    slots = shared_slots(LAYERS, EXPERTS, 5) if is_shared else per_layer(2)
+    one = tiered(path, slots, has_full_check=True)
+    made.append(one)
+    cache = one.model.experts
+    # Every slot is filled, and holds what the host's memory says.
+    assert (cache.residency.key_in >= 0).all()
+    cache.verify(None)
+    cache.layers[0].slots.blobs[0, 7] ^= 4
+    with pytest.raises(DeviceError, match="expert slot 0 does not hold expert 0 of layer 0"):
+        cache.verify((0,))

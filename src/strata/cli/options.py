@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +17,12 @@ ENGINE_SETTINGS = (
     "context_len",
     "device",
     "vram_limit",
+    "expert_cache",
+    "expert_cache_per_layer",
+    "expert_policy",
+    "expert_profile",
+    "verify_slots",
+    "pcie_frac",
     "threads",
     "isa",
     "kv_format",
@@ -56,7 +61,7 @@ def _parameter(name: str) -> inspect.Parameter:
     if default is not None and wish.kind is not bool:
         text += f" Default: {default}."
     # Always None when not given: Settings knows the default, and the environment comes between.
-    kind: Any = {int: int | None, str: str | None, bool: bool | None, Path: Path | None}[wish.kind]
+    kind: Any = wish.kind | None
     option = typer.Option(*wish.flags, help=text, show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]

@@ -7,6 +7,7 @@ life. The card's side is ``gpu``; what both say to each other is ``tiers.hand_of
 from __future__ import annotations
 
 import mmap
+import time
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ import numpy as np
 
 from strata import _native
 from strata.cpu import native as _tables  # noqa: F401 - the grids must be known to the extension
-from strata.errors import DeviceError
+from strata.errors import DeviceError, PlanError
 from strata.formats.block_formats import FORMATS
 from strata.formats.file_pages import drop_pages
 from strata.formats.naming import Role, tensor_name
-from strata.tiers.hand_off import FIELDS, SERVED, ExpertMemory
+from strata.host_memory import available_bytes
+from strata.tiers.hand_off import FIELDS, SERVED, ExpertMemory, MailboxLayout
+from strata.tiers.share import Cost
 from strata.units import format_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from strata.formats.model_tensors import ModelTensors
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
-    from strata.tiers.hand_off import MailboxLayout
 
     Bytes = NDArray[np.uint8]
 
@@ -42,6 +44,9 @@ _GROUP = 256
 _PANEL_ROWS = 16
 # Seconds a server's thread has to end in; a layer takes thousandths.
 _STOP_SECONDS = 10.0
+_MEASURED_REQUESTS = 20
+# From the card's request to the processor and back, beside the computing.
+_ROUND_TRIP_SECONDS = 8e-6
 
 
 class ExpertArena:
@@ -53,7 +58,8 @@ class ExpertArena:
         spec: its geometry.
 
     Raises:
-        DeviceError: the system has not got the memory.
+        DeviceError: the system refused the memory.
+        PlanError: it has not got so much.
     """
 
     def __init__(self, ctx: Context, index: TensorIndex, spec: ModelSpec) -> None:
@@ -154,6 +160,44 @@ class ExpertArena:
         """Ends the thread that answers, as if it had died; ``restart`` begins anew."""
         return self._opened().stop(_STOP_SECONDS)
 
+    def measured(self) -> Cost:
+        """What it costs to compute experts of the first layer, measured now."""
+        spec = self._spec
+        layout = MailboxLayout(1, 1, spec.top_k, spec.hidden_size)
+        box = np.zeros(layout.num_bytes, np.uint8)
+        addresses = [box.ctypes.data + offset for offset in layout.offsets[: len(FIELDS) - 1]]
+        server = _native.ExpertServer(
+            self._ctx, self._layers[:1], addresses, 1, spec.top_k, (self._memory, self._scales, box)
+        )
+        parts = dict(zip(FIELDS, layout.offsets, strict=False))
+        request, answer, ids = (
+            box[parts[name] : parts[name] + 4 * num].view(np.int32)
+            for name, num in (("request", 4), ("answer", 2), ("ids", spec.top_k))
+        )
+        request[2] = 1
+        server.start(0)
+        server.begin()
+        seconds: dict[int, float] = {}
+        before, number = 0, 0
+        for num in (1, spec.top_k):
+            for repeat in range(_MEASURED_REQUESTS):
+                # Others every time: weights come from memory, not from a cache.
+                first = (repeat * spec.top_k) % max(1, spec.num_experts - spec.top_k)
+                ids[:] = -1
+                ids[:num] = first + np.arange(num)
+                number += 1
+                request[0] = number
+                end = time.monotonic() + _STOP_SECONDS
+                while answer[0] != number and time.monotonic() < end:
+                    time.sleep(2e-5)
+            counts = np.zeros((1, len(SERVED)), np.int64)
+            server.read_counts(counts)
+            seconds[num] = (int(counts[0, 4]) - before) / _MEASURED_REQUESTS / 1e9
+            before = int(counts[0, 4])
+        server.stop(_STOP_SECONDS)
+        each = max(1e-7, (seconds[spec.top_k] - seconds[1]) / max(1, spec.top_k - 1))
+        return Cost(max(0.0, seconds[1] - each) + _ROUND_TRIP_SECONDS, each)
+
     def counts(self) -> NDArray[np.int64]:
         """[L, 5] what was done for each layer since the start: ``hand_off.SERVED``."""
         out = np.zeros((self._spec.num_layers, len(SERVED)), np.int64)
@@ -212,6 +256,13 @@ def _names_of(index: TensorIndex, layer: int) -> tuple[str, str, str]:
 
 def _allocate(num_bytes: int) -> Bytes:
     """Memory in large pages where the system gives them."""
+    available = available_bytes()
+    if num_bytes > available:
+        raise PlanError(
+            f"experts that are not on the card lie in memory, {format_bytes(num_bytes)} in all; "
+            f"{format_bytes(available)} are available.\n"
+            "  Try: close other programs; or a file with smaller weights."
+        )
     try:
         memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strata import telemetry
-from strata.cpu.build import load_model, measure_bandwidth, physical_cores
+from strata.cpu.build import load_model, measure_bandwidth, open_context, physical_cores
+from strata.cpu.expert_arena import ExpertArena
 from strata.engine.card import is_card_likely, load_on_card
 from strata.engine.default_model import default_model
 from strata.engine.model_file import open_file
@@ -71,11 +72,17 @@ def _load(
     """The model on the device these settings mean, and that device."""
     index, spec = model_file.index, model_file.spec
     capacity = context_len(settings, spec)
+
+    def make_host() -> ExpertArena:
+        # One core stays with the thread that launches.
+        threads = settings.threads or max(1, physical_cores() - 1)
+        return ExpertArena(open_context(threads, settings.isa), index, spec)
+
     if settings.device == "cuda":
-        return load_on_card(index, spec, settings, capacity, on_progress), "cuda"
+        return load_on_card(index, spec, settings, capacity, on_progress, make_host), "cuda"
     if settings.device == "auto" and is_card_likely():
         try:
-            return load_on_card(index, spec, settings, capacity, on_progress), "cuda"
+            return load_on_card(index, spec, settings, capacity, on_progress, make_host), "cuda"
         except (DeviceError, PlanError, SettingsError, UnsupportedError) as error:
             reason = str(error).splitlines()[0]
             telemetry.notice("device", f"the processor computes, not the card: {reason}")

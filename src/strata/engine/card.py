@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 from strata.errors import DeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from strata.engine.bench_card import Probe
     from strata.engine.session import Model, OnProgress
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
+    from strata.tiers.hand_off import ExpertHost
 
 _PACKAGES = ("torch", "triton")
 # What a driver for CUDA leaves in the system, on Linux and in its subsystem on Windows.
@@ -35,6 +38,7 @@ def load_on_card(
     settings: Settings,
     capacity: int,
     on_progress: OnProgress | None,
+    make_host: Callable[[], ExpertHost] | None = None,
 ) -> Model:
     """The model on a card; arguments and errors are those of ``strata.gpu.build.load_model``.
 
@@ -51,7 +55,7 @@ def load_on_card(
             f"a graphics card needs the package {error.name or 'torch'}, which {what}.\n"
             '  Try: pip install ".[gpu]" in a copy of Strata\'s sources, or --device cpu'
         ) from error
-    return load_model(index, spec, settings, capacity, on_progress=on_progress)
+    return load_model(index, spec, settings, capacity, make_host=make_host, on_progress=on_progress)
 
 
 def probe_of(model: Model) -> Probe:

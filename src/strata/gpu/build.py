@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ import triton  # noqa: F401 - a missing one is told here, before anything is rea
 
 from strata import telemetry
 from strata.errors import DeviceError, SettingsError
+from strata.gpu.expert_cache import CacheOptions
 from strata.gpu.memory_plan import (
     Wishes,
     check_plan,
@@ -19,14 +21,27 @@ from strata.gpu.memory_plan import (
 from strata.gpu.model import GpuModel
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK
+from strata.gpu.slot_plan import NUM_STAGES, SlotWishes, plan_with_slots, planned_slots
+from strata.tiers.expert_profile import read_profile
+from strata.tiers.policy_table import PolicyOptions
+from strata.tiers.slots import shared_slots
 from strata.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from strata.formats.tensor_index import TensorIndex
+    from strata.gpu.memory_plan import MemoryPlan
+    from strata.gpu.model_layout import ModelLayout
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
+    from strata.tiers.hand_off import ExpertHost
+    from strata.tiers.slots import SlotLayout
+
+# Prompt tokens of a step where experts are brought to the card: room is better spent on slots.
+_TIERED_CHUNK = 2048
+# Misses of a layer that one window brings into slots: more would take the link from what it needs.
+_ADMISSIONS = 1
 
 
 def load_model(
@@ -35,6 +50,7 @@ def load_model(
     settings: Settings,
     capacity: int,
     *,
+    make_host: Callable[[], ExpertHost] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> GpuModel:
     """The model, ready for a conversation of ``capacity`` tokens on the first card.
@@ -42,8 +58,11 @@ def load_model(
     Args:
         index: an open model whose layout has been checked; may be closed afterwards.
         spec: its geometry.
-        settings: kv_format, vram_limit, chunk_tokens, direct_io and draft_tokens are used.
+        settings: kv_format, vram_limit, chunk_tokens, direct_io, draft_tokens and those of the
+            expert cache are used.
         capacity: tokens of the conversation that is to fit.
+        make_host: makes what holds and computes experts that are not on the card; None where all of
+            them have to be.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
@@ -63,7 +82,11 @@ def load_model(
     layout = model_layout(index, spec, has_draft=has_draft)
     wishes = Wishes(capacity, settings.kv_format, chunk)
     plan = plan_memory(index, spec, wishes, has_draft=has_draft)
-    plan = with_fitting_chunk(plan, layout, spec, room_bytes(free, limit))
+    room = room_bytes(free, limit)
+    slots = None
+    if make_host is not None and (settings.expert_cache is not None or plan.total_bytes > room):
+        plan, slots = _plan_with_cache(index, spec, settings, wishes, layout, room)
+    plan = with_fitting_chunk(plan, layout, spec, room)
     check_plan(plan, layout, spec, free_bytes=free, limit_bytes=limit)
     name = torch.cuda.get_device_name(device)
     telemetry.notice("memory-plan", f"memory on {name}:\n{plan.table()}")
@@ -76,7 +99,49 @@ def load_model(
         has_draft=has_draft,
         direct_io=settings.direct_io,
         limit_bytes=limit,
+        host=make_host() if make_host is not None and slots is not None else None,
+        slots=slots,
+        cache_options=None if slots is None else _cache_options(index, spec, settings),
         on_progress=on_progress,
+    )
+
+
+def _plan_with_cache(
+    index: TensorIndex,
+    spec: ModelSpec,
+    settings: Settings,
+    wishes: Wishes,
+    layout: ModelLayout,
+    room: int,
+) -> tuple[MemoryPlan, SlotLayout | None]:
+    """The plan with fewer slots than experts, and the slots; None where all of them fit."""
+    if settings.chunk_tokens is None:
+        wishes = replace(wishes, chunk=min(wishes.chunk, _TIERED_CHUNK))
+    none = shared_slots(spec.num_layers, spec.num_experts, 0)
+    bare = plan_with_slots(index, layout, spec, wishes, none)
+    wished = SlotWishes(settings.expert_cache, settings.expert_cache_per_layer)
+    slots = planned_slots(layout, spec, room - bare.total_bytes, wished)
+    if settings.expert_cache is not None and slots.num_slots < settings.expert_cache:
+        num_pairs = spec.num_layers * spec.num_experts
+        what = "there are no more experts" if slots.num_slots == num_pairs else "no more fit"
+        telemetry.notice("expert-cache", f"{slots.num_slots} slots for experts: {what}.")
+    return plan_with_slots(index, layout, spec, wishes, slots), slots
+
+
+def _cache_options(index: TensorIndex, spec: ModelSpec, settings: Settings) -> CacheOptions:
+    ranking = None
+    if settings.expert_profile is not None:
+        name = str(index.metadata.get("general.name", ""))
+        ranking = read_profile(
+            settings.expert_profile, spec.num_layers, spec.num_experts, name
+        ).keys
+    return CacheOptions(
+        policy=settings.expert_policy,
+        policy_options=PolicyOptions(max_admissions=_ADMISSIONS),
+        staged_share=settings.pcie_frac,
+        num_stages=NUM_STAGES,
+        ranking=ranking,
+        has_full_check=settings.verify_slots,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +20,14 @@ from strata.gpu.expert_mover import ExpertMover, Move
 from strata.gpu.host_memory import HostMemory
 from strata.gpu.kernels.hand_off import HandOff
 from strata.gpu.layer_tier import LayerTier, Staging
+from strata.gpu.profile import card_seconds
 from strata.gpu.repack import make_repack
+from strata.gpu.slot_check import check_slots
 from strata.session_rules import MAX_WINDOW_ROWS
 from strata.tiers.hand_off import FIELDS, MailboxLayout
 from strata.tiers.policy_table import DEFAULT_POLICY, make_policy
 from strata.tiers.replay import carry_out
+from strata.tiers.share import Cost, balanced_counts, fixed_counts
 from strata.tiers.slots import EMPTY, Residency
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from strata.tiers.policy_table import PolicyOptions
     from strata.tiers.slots import SlotLayout
 
+# Products of staged experts are three more launches.
+_STAGED_LAUNCHES = 9e-6
 # A layer takes thousandths of a second even where all of it is computed by a slow processor.
 LIMIT_SECONDS = 2.0
 
@@ -52,20 +58,22 @@ class CacheOptions:
         policy: a name of ``tiers.policy_table``.
         policy_options: of that policy.
         staged_share: part of a layer's distinct misses that is copied and computed on the card, the
-            rest being computed by the host.
+            rest being computed by the host; None for what ends both at the same time.
         num_stages: staging slots; most experts of a layer that are copied for a window.
         limit_seconds: how long the host may take for a layer.
         lock_bytes: most memory of the host that is page-locked; None for all of it.
         ranking: keys, the one most worth a slot first; None for no preference.
+        has_full_check: compare every slot with the host's memory at the start, not only the first.
     """
 
     policy: str = DEFAULT_POLICY
     policy_options: PolicyOptions | None = None
-    staged_share: float = 0.0
+    staged_share: float | None = 0.0
     num_stages: int = 16
     limit_seconds: float = LIMIT_SECONDS
     lock_bytes: int | None = None
     ranking: NDArray[np.int64] | None = None
+    has_full_check: bool = False
 
 
 class ExpertCache:
@@ -77,6 +85,11 @@ class ExpertCache:
         slots: of all layers.
         weights: whose routed experts have room for these slots; filled here.
         options: see there.
+
+    Attributes:
+        residency: who is in which slot, or on the way there.
+        layers: each layer's way to its experts.
+        staged_counts: how many of 0, 1, ... distinct misses of a layer are copied.
 
     Raises:
         DeviceError: the card has not got the memory.
@@ -93,8 +106,8 @@ class ExpertCache:
         self._spec, self._host, self._options = spec, host, options
         self.residency = Residency(slots)
         self._policy: Policy = make_policy(options.policy, self.residency, options.policy_options)
-        pools = [slots.pools[pool] for pool in slots.pool_of_layer]
-        self._first_slots = np.array([pool[0] if len(pool) else 0 for pool in pools], np.int64)
+        firsts = [slots.first_slot(layer) for layer in range(spec.num_layers)]
+        self._first_slots = np.array(firsts, np.int64)
         self._device = weights.layers[0].moe.experts.slot_of.device
         self._is_card = self._device.type == "cuda"
         layout = MailboxLayout(spec.num_layers, MAX_WINDOW_ROWS, spec.top_k, spec.hidden_size)
@@ -112,8 +125,8 @@ class ExpertCache:
         self._planned: list[Move] = []
         self._settled: tuple[NDArray[np.int64], int] | None = None
         host.open(self._mailbox.data_ptr(), layout, self._mailbox)
-        self.set_share(options.staged_share)
         self.fill(options.ranking)
+        self.set_share(options.staged_share)
 
     def joined(self, weights: ModelWeights) -> ModelWeights:
         """The weights with the layers' ways to experts that are in no slot, where there are any."""
@@ -135,6 +148,15 @@ class ExpertCache:
         self._mover.start([self._move_of(slot) for slot in placed])
         self._receive(is_waiting=True)
         self._send_table()
+        self.verify(None if self._options.has_full_check else (0,))
+
+    def verify(self, slots: Sequence[int] | None) -> None:
+        """Compares slots, None for all, with the host's memory, byte for byte.
+
+        Raises:
+            DeviceError: a byte differs; names slot, expert and offset.
+        """
+        check_slots(self.residency, self.layers, self._host.permutation, slots)
 
     def begin(self) -> None:
         """A window is about to be launched: slots change hands now, and only now."""
@@ -213,16 +235,35 @@ class ExpertCache:
         self.work()
         self._policy = make_policy(name, self.residency, options)
 
-    def set_share(self, share: float) -> None:
-        """Of m distinct misses the last round(share * 256) / 256 are copied, from 0 to 1.
+    def set_share(self, share: float | None) -> None:
+        """What part of a layer's misses is copied, from 0 to 1; None for what ends together.
 
-        Sessions made before keep their graphs: with 0 nothing of theirs is copied.
+        Graphs that were made before keep their launches: with 0 nothing of theirs is copied.
+
+        Raises:
+            SettingsError: not a share.
         """
-        part = round(share * 256) / 256
-        counts = np.floor(np.arange(len(self._hand_off.share)) * part + 0.5).astype(np.int32)
-        self._hand_off.share.copy_(torch.from_numpy(counts))
+        most = len(self._hand_off.share) - 1
+        self._copy_cost = self._measured_copy() if share is None and self._is_card else None
+        if share is not None:
+            counts = fixed_counts(most, share)
+        elif self._copy_cost is not None:
+            counts = balanced_counts(most, self._host.measured(), self._copy_cost)
+        else:
+            counts = [0] * (most + 1)
+        self.staged_counts = counts
+        self._hand_off.share.copy_(torch.tensor(counts, dtype=torch.int32))
+        has_staging = any(counts[: self._spec.top_k + 1])
         for tier in self.layers:
-            tier.has_staging = part > 0
+            tier.has_staging = has_staging
+
+    def _measured_copy(self) -> Cost:
+        """What it costs a layer to copy experts for itself."""
+        few, many = 1, min(8, self._options.num_stages)
+        seconds = {num: card_seconds(partial(self.layers[0].rehearse, num), 8)
+                   for num in (few, many)}  # fmt: skip
+        each = max(1e-7, (seconds[many] - seconds[few]) / (many - few))
+        return Cost(max(0.0, seconds[few] - each) + _STAGED_LAUNCHES, each)
 
     def counts(self) -> NDArray[np.int64]:
         """[L, 5] what the host has done for each layer: ``tiers.hand_off.SERVED``."""
@@ -244,7 +285,8 @@ class ExpertCache:
     def _move_of(self, slot: int) -> Move:
         """The way of the expert that a slot is meant to hold."""
         layer, expert = divmod(int(self.residency.key_in[slot]), self._spec.num_experts)
-        return Move(layer, expert, slot - int(self._first_slots[layer]), slot)
+        place = slot - self.residency.layout.first_slot(layer)
+        return Move(layer, expert, place, slot)
 
     def _receive(self, *, is_waiting: bool = False) -> bool:
         """Enters experts that have arrived; whether there were any."""

@@ -135,6 +135,13 @@ class LayerTier:
         self._fetch()
         return self.staged
 
+    def rehearse(self, num: int) -> None:
+        """Copies the first experts to staging slots as a window would, to see what it takes."""
+        self._hand_off.sources.zero_()
+        self._hand_off.sources[:num] = self._reachable[:num]
+        self._hand_off.factors.fill_(self.factors.data_ptr())
+        self._fetch()
+
     def _fetch(self) -> None:
         copy_from_host(self._jobs, self._raw, self.home.blob_bytes)
         repack(self.tables, self.slots.layout, self._jobs, self._raw)

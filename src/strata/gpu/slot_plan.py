@@ -1,13 +1,46 @@
-"""A model's layout with fewer slots than experts. Numbers only: no torch."""
+"""How many slots of experts a card has room for, and a model's layout with so many.
+
+Numbers only: no torch, nothing is allocated.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from strata.errors import PlanError
+from strata.gpu.memory_plan import MemoryPlan, session_bytes, weight_bytes
+from strata.tiers.slots import layer_slots, shared_slots
+from strata.units import format_bytes
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from strata.formats.tensor_index import TensorEntry
+    from strata.gpu.memory_plan import Wishes
     from strata.gpu.model_layout import ModelLayout
+    from strata.model_spec import ModelSpec
     from strata.tiers.slots import SlotLayout
+
+NUM_STAGES = 16
+"""Staging slots, and experts that are moved to other slots at a time."""
+
+# Of each stage: the bytes as the host has them, twice, and as products want them.
+_STAGE_COPIES = 3
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWishes:
+    """What a user asks of the expert cache.
+
+    Attributes:
+        num_slots: of all layers together; None for as many as fit.
+        is_per_layer: slots are divided by layer, not shared.
+    """
+
+    num_slots: int | None = None
+    is_per_layer: bool = False
 
 
 def with_slots(layout: ModelLayout, slots: SlotLayout) -> ModelLayout:
@@ -19,3 +52,51 @@ def with_slots(layout: ModelLayout, slots: SlotLayout) -> ModelLayout:
         is_taken[pool] = True
         layers.append(replace(layer, experts=replace(layer.experts, num_slots=num_slots)))
     return replace(layout, layers=tuple(layers))
+
+
+def staging_bytes(layout: ModelLayout) -> int:
+    """Bytes on the card that experts pass through."""
+    blob = max(layer.experts.blob_bytes for layer in layout.layers)
+    return _STAGE_COPIES * NUM_STAGES * (-(-blob // _PAGE) * _PAGE)
+
+
+def planned_slots(
+    layout: ModelLayout, spec: ModelSpec, room_bytes: int, wishes: SlotWishes
+) -> SlotLayout:
+    """The slots that fit ``room_bytes``, or those wished for where they are fewer.
+
+    Slots of one size are shared by all layers unless that is not wished; where the experts of
+    layers differ in size they are divided, as many for each.
+
+    Raises:
+        PlanError: fewer slots than layers are wished for, where each layer has its own.
+    """
+    blobs = [layer.experts.blob_bytes for layer in layout.layers]
+    num_layers, num_experts = spec.num_layers, spec.num_experts
+    if len(set(blobs)) == 1 and not wishes.is_per_layer:
+        fit = max(0, room_bytes) // blobs[0]
+        wanted = fit if wishes.num_slots is None else min(wishes.num_slots, fit)
+        return shared_slots(num_layers, num_experts, wanted, blobs[0])
+    quota = max(0, room_bytes) // sum(blobs)
+    fit = min(quota, num_experts) * num_layers
+    if fit == 0:
+        raise PlanError(
+            f"an expert of each layer takes {format_bytes(sum(blobs))} on the card, and there are "
+            f"{format_bytes(max(0, room_bytes))} left.\n  Try: a larger --vram-limit, a smaller "
+            "--context or --chunk, or --device cpu."
+        )
+    wanted = fit if wishes.num_slots is None else min(wishes.num_slots, fit)
+    return layer_slots(num_layers, num_experts, wanted, blobs)
+
+
+def plan_with_slots(
+    entries: Mapping[str, TensorEntry],
+    layout: ModelLayout,
+    spec: ModelSpec,
+    wishes: Wishes,
+    slots: SlotLayout,
+) -> MemoryPlan:
+    """What a model with these slots and one conversation take on the card."""
+    weights = weight_bytes(with_slots(layout, slots), entries)
+    weights["experts on their way"] = staging_bytes(layout)
+    return MemoryPlan(weights, session_bytes(layout, spec, wishes), wishes)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from strata.formats.model_tensors import ModelTensors
+    from strata.tiers.share import Cost
 
 # Every part begins with a cache line of its own: one side spins on a line the other does not write.
 _LINE_BYTES = 128
@@ -103,6 +104,9 @@ class ExpertHost(Protocol):
 
     def restart(self, number: int) -> bool:
         """Answers again after a fault, from request ``number + 1`` on; False where it cannot."""
+
+    def measured(self) -> Cost:
+        """What it costs to compute experts of the first layer, measured now."""
 
     def counts(self) -> NDArray[np.int64]:
         """[L, 5] what was done for each layer since the start: ``SERVED``."""

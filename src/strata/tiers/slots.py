@@ -55,6 +55,11 @@ class SlotLayout:
         """Of all slots."""
         return int(self.offsets[-1])
 
+    def first_slot(self, layer: int) -> int:
+        """The first slot of a layer's pool; 0 where the pool is empty."""
+        pool = self.pools[self.pool_of_layer[layer]]
+        return int(pool[0]) if len(pool) else 0
+
 
 def aligned(num_bytes: int) -> int:
     """Bytes of a slot that holds a blob of ``num_bytes``."""
