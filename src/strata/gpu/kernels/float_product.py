@@ -350,7 +350,8 @@ def tiling_of(num_rows: int, inner: int, num_inputs: int) -> FloatTiling:
         return FloatTiling(min(_INTERPRETED_ROWS, triton.next_power_of_2(num_rows)))
     segments = triton.next_power_of_2(triton.cdiv(inner, SEGMENT_COLUMNS))
     factor = 1 if num_inputs == 1 else 2
-    rows = max(1, 8 // segments)
+    # Of 320 and of 257 rows, the ones that decoding has, four a program were best (H200).
+    rows = max(4, 8 // segments)
     while (
         8 * rows * segments <= _MOST_THREADS * factor
         and triton.cdiv(num_rows, 2 * rows) * factor >= _ENOUGH_PROGRAMS
