@@ -92,7 +92,7 @@ def scan(sass_dir):
         "qkv_ptr": "*fp32", "ring_ptr": "*fp32", "conv_ptr": "*fp32", **pairs,
         "values_ptr": "*fp32", "num_rows": "i32", "position": "i32", "KERNEL": 4, "RING": 16,
         "KEY_HEADS": 16, "CHANNELS": 10240, "STRIDE": 16480, "DK": 128, "DV": 128,
-        "ROWS": conv_prompt._TILE_ROWS, "TILE": 128,
+        "ROWS": conv_prompt.TILE_ROWS, "TILE": 128,
     }  # fmt: skip
     show("convolution", conv_prompt._conv_prompt_kernel, arguments, 4, 0, sass_dir)
     scratch = {"inverse_ptr": "*fp16", "within_ptr": "*fp16", "rates_ptr": "*fp32"}
@@ -100,7 +100,7 @@ def scan(sass_dir):
         **pairs, "alpha_ptr": "*fp32", "beta_ptr": "*fp32", "dt_ptr": "*fp32", "a_ptr": "*fp32",
         "lower_ptr": "*fp32", **scratch, "alpha_stride": "i32", "beta_stride": "i32",
         "first_row": "i32", "num_rows": "i32", "scale": "fp32", **SCAN,
-        "PARTS": delta_scan._PREPARE_PARTS,
+        "PARTS": delta_scan.PREPARE[0],
     }  # fmt: skip
     show("scan, before", delta_scan._prepare_kernel, arguments, 4, 0, sass_dir)
     arguments = {
@@ -114,7 +114,7 @@ def scan(sass_dir):
     arguments = {
         "out_ptr": "*fp32", "z_ptr": "*fp32", "gamma_ptr": "*fp32", **CODES, "count": "i32",
         "z_stride": "i32", "eps": "fp32", "HEADS": 48, "DV": 128, "DV_TILE": 128,
-        "ROWS": delta_scan._NORM_ROWS, "IS_SILU": False,
+        "ROWS": delta_scan.NORM_ROWS, "IS_SILU": False,
     }  # fmt: skip
     show("gated norm, codes", delta_scan._scan_norm_kernel, arguments, 4, 0, sass_dir)
 
@@ -134,7 +134,7 @@ def attention(sass_dir):
             "HEADS": 24, "KV_HEADS": 2, "DH": 256, "GROUPS": 4 if is_int8 else 1,
             "WIDTH": 64 if is_int8 else 256, "IS_INT8": is_int8,
             "WEIGHT_UNIT": 256.0 if is_int8 else 1.0, "BLOCK": 4, "BUDGET_BLOCKS": 512,
-            "IS_DENSE": False, "ROWS": 16, "TILE": tile,
+            "NEIGHBOURS": attention_prompt.NEIGHBOURS, "IS_DENSE": False, "ROWS": 16, "TILE": tile,
         }  # fmt: skip
         kernel, kind = attention_prompt._attend_kernel, "int8" if is_int8 else "halves"
         show(f"attention, {kind}", kernel, arguments, warps, stages, sass_dir, has_loop=True)

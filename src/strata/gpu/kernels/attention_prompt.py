@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # The fastest tried on an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py):
 # 6.8 ms a layer (8.7 with one tile under way, 8.6 with 32 cells of two warps), and 9.5 (10.7).
 SPARSE_HALVES, SPARSE_INT8 = (64, 2, 4), (32, 1, 2)
+# Programs between two that take neighbouring queries, if any: those of one multiprocessor, where
+# they could find each other's cells in the first level cache.
+NEIGHBOURS = 0
 # Of a tile that sees all cells.
 DENSE_CELLS, DENSE_ROWS = 64, 32
 # Powers of two that keep low halves from vanishing: of queries, and of weights times code scales.
@@ -75,7 +78,7 @@ def attend_prompt(
         "HEADS": heads, "KV_HEADS": kv_heads, "DH": head_dim, "GROUPS": groups,
         "WIDTH": max(16, next_power_of_2(head_dim // groups)), "IS_INT8": cells.is_int8,
         "WEIGHT_UNIT": _WEIGHT_UNIT if cells.is_int8 else 1.0, "BLOCK": block,
-        "BUDGET_BLOCKS": budget_blocks,
+        "BUDGET_BLOCKS": budget_blocks, "NEIGHBOURS": NEIGHBOURS,
     }  # fmt: skip
     args = (
         queries, cells.keys, cells.values, cells.key_scales, cells.value_scales, chosen, gate, out,
@@ -101,7 +104,8 @@ def _attend_kernel(
     gate_row_stride, gate_head_stride, capacity, position, first_row, end_row,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DH: tl.constexpr, GROUPS: tl.constexpr,
     WIDTH: tl.constexpr, IS_INT8: tl.constexpr, WEIGHT_UNIT: tl.constexpr, BLOCK: tl.constexpr,
-    BUDGET_BLOCKS: tl.constexpr, IS_DENSE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    BUDGET_BLOCKS: tl.constexpr, NEIGHBOURS: tl.constexpr, IS_DENSE: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     PER_KV: tl.constexpr = HEADS // KV_HEADS
     kv = tl.program_id(1)
@@ -117,7 +121,13 @@ def _attend_kernel(
         # A column that is not there sees one cell, since a softmax of nothing is undefined.
         seen = tl.where(is_n, position + query + 1, 1)
     else:
-        row = first_row + tl.program_id(0)
+        row = tl.program_id(0)
+        if NEIGHBOURS > 0:
+            group = row // (2 * NEIGHBOURS) * (2 * NEIGHBOURS)
+            if group + 2 * NEIGHBOURS <= end_row - first_row:
+                inside = row - group
+                row = group + inside % NEIGHBOURS * 2 + inside // NEIGHBOURS
+        row += first_row
         query, head = row + offs_n * 0, offs_n
         is_n = offs_n < PER_KV
         num_cells = position + row + 1

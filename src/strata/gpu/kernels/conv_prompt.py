@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from strata.gpu.kernels.gated_delta import GdnConstants, GdnMemory
 
-# Rows of one program; neighbours read three rows of each other again.
-_TILE_ROWS = 32
+# Rows and warps of one program; neighbours read three rows of each other again.
+TILE_ROWS, TILE_WARPS = 32, 4
 _KEEP_COLUMNS = 1024
 _L2_EPS = tl.constexpr(L2_EPS)
 
@@ -89,13 +89,13 @@ def conv_prompt(
     kernel, channels = constants.conv.shape
     num_rows, ring = len(qkv), len(state.ring)
     key_heads = out.keys.shape[2]
-    _conv_prompt_kernel[(cdiv(num_rows, _TILE_ROWS), 2 * key_heads + heads)](
+    _conv_prompt_kernel[(cdiv(num_rows, TILE_ROWS), 2 * key_heads + heads)](
         qkv, state.ring, constants.conv, out.queries, out.keys, out.values,
         out.queries.stride(0), num_rows, position,
         KERNEL=kernel, RING=ring, KEY_HEADS=key_heads, CHANNELS=channels, DK=key_dim,
-        STRIDE=qkv.stride(0), DV=value_dim, ROWS=_TILE_ROWS,
+        STRIDE=qkv.stride(0), DV=value_dim, ROWS=TILE_ROWS,
         TILE=next_power_of_2(max(key_dim, value_dim)),
-        num_warps=4, **LAUNCH,
+        num_warps=TILE_WARPS, **LAUNCH,
     )  # fmt: skip
     keep_newest(qkv, state.ring, position, ring)
 

@@ -22,8 +22,9 @@ import triton.language as tl
 
 from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid, silu
 from strata.gpu.kernels.conv_prompt import UNIT
+from strata.gpu.kernels.delta_walk import _turned_walk_kernel
 from strata.gpu.kernels.gated_delta import softplus
-from strata.gpu.kernels.halves import add_pairs, dot_pairs, power_scale, split
+from strata.gpu.kernels.halves import add_pairs, dot_pairs, load_pair, power_scale, split
 from strata.gpu.kernels.prompt_codes import store_prompt_codes
 from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
@@ -43,8 +44,13 @@ CHUNK = 64
 # and a multiprocessor had room for one program.
 WALK_COLUMNS, WALK_WARPS, WALK_STAGES = 32, 4, 2
 # Parts of the key values that products take one after the other, so that nothing is spilled.
-WALK_PARTS, _PREPARE_PARTS = 2, 4
-_NORM_ROWS = 8
+WALK_PARTS = 2
+# Whether ``delta_walk`` is taken instead, with columns, warps, stages and parts of its own.
+IS_TURNED, TURNED = False, (64, 4, 2, 4)
+# Parts, warps and most registers of a thread of what goes before the walk.
+PREPARE: tuple[int, int, int | None] = (4, 4, None)
+# Heads and warps of a program of the gated norm.
+NORM_ROWS, NORM_WARPS = 8, 4
 _EXACT = tl.constexpr("tf32x3")
 _UNIT = tl.constexpr(UNIT)
 _PER_UNIT = tl.constexpr(1 / UNIT)
@@ -120,14 +126,19 @@ def delta_scan(
         rows.queries, rows.keys, rows.queries.stride(0), alpha, beta, constants.dt_bias,
         constants.ssm_a, scratch.lower, scratch.inverse, scratch.within, scratch.rates,
         alpha.stride(0), beta.stride(0), first_row, num_rows, key_dim**-0.5,
-        **shape, PARTS=min(_PREPARE_PARTS, shape["DK_TILE"] // 16), num_warps=4, **LAUNCH,
+        **shape, PARTS=min(PREPARE[0], shape["DK_TILE"] // 16), num_warps=PREPARE[1],
+        maxnreg=PREPARE[2], **LAUNCH,
     )  # fmt: skip
-    columns = min(WALK_COLUMNS, max(16, next_power_of_2(value_dim)))
-    _walk_kernel[(heads, cdiv(value_dim, columns))](
+    columns, warps, stages, parts = WALK_COLUMNS, WALK_WARPS, WALK_STAGES, WALK_PARTS
+    if IS_TURNED:
+        columns, warps, stages, parts = TURNED
+    columns = min(columns, max(16, next_power_of_2(value_dim)))
+    kernel = _turned_walk_kernel if IS_TURNED else _walk_kernel
+    kernel[(heads, cdiv(value_dim, columns))](
         rows.queries, rows.keys, rows.queries.stride(0), rows.values, memory, scratch.inverse,
         scratch.within, scratch.rates, out, first_row, num_rows, chunks, key_dim**-0.5, **shape,
-        DV=value_dim, COLUMNS=columns, PARTS=min(WALK_PARTS, shape["DK_TILE"] // 16),
-        num_warps=WALK_WARPS, num_stages=WALK_STAGES, **LAUNCH,
+        DV=value_dim, COLUMNS=columns, PARTS=min(parts, shape["DK_TILE"] // 16),
+        num_warps=warps, num_stages=stages, **LAUNCH,
     )  # fmt: skip
 
 
@@ -160,9 +171,9 @@ def gated_norm(
     fields: tuple[Tensor | None, ...] = (None, None, None, None)
     if codes is not None:
         fields = (codes.codes, codes.scales, codes.scaled_sums, codes.scaled_half_sums)
-    _scan_norm_kernel[(cdiv(count, _NORM_ROWS),)](
+    _scan_norm_kernel[(cdiv(count, NORM_ROWS),)](
         out, z, gamma, *fields, bad, count, z.stride(0), eps, HEADS=out.shape[1] // width, DV=width,
-        DV_TILE=next_power_of_2(width), ROWS=_NORM_ROWS, IS_SILU=is_silu_gate, num_warps=4,
+        DV_TILE=next_power_of_2(width), ROWS=NORM_ROWS, IS_SILU=is_silu_gate, num_warps=NORM_WARPS,
         **LAUNCH,
     )  # fmt: skip
 
@@ -198,9 +209,9 @@ def _prepare_kernel(
         value = part * PART + offs_k
         is_key = is_row[:, None] & (value < DK)[None, :]
         at = (row[:, None] * KEY_HEADS + head % KEY_HEADS) * DK + value[None, :]
-        k_hi, k_lo = _load_pair(keys_ptr, plane, at, is_key)
+        k_hi, k_lo = load_pair(keys_ptr, plane, at, is_key)
         lower = add_pairs(k_hi, k_lo, tl.trans(k_hi), tl.trans(k_lo), lower)
-        q_hi, q_lo = _load_pair(queries_ptr, plane, at, is_key)
+        q_hi, q_lo = load_pair(queries_ptr, plane, at, is_key)
         within = add_pairs(q_hi, q_lo, tl.trans(k_hi), tl.trans(k_lo), within)
     not_after = offs[:, None] >= offs[None, :]
     exponent = tl.where(not_after, total[:, None] - total[None, :], 0.0).to(tl.float32)
@@ -303,12 +314,6 @@ def _walk_kernel(
 
 
 @triton.jit
-def _load_pair(ptr, plane, at, mask):
-    """High and low halves."""
-    return tl.load(ptr + at, mask, 0.0), tl.load(ptr + plane + at, mask, 0.0)
-
-
-@triton.jit
 def _walk_chunk(
     memory, queries_ptr, keys_ptr, plane, values_ptr, inverse_ptr, within_ptr, rates_ptr, out_ptr,
     column, offs_k, chunk, first_row, num_rows, scale, KEY_HEADS: tl.constexpr,
@@ -339,10 +344,10 @@ def _walk_chunk(
     for part in tl.static_range(PARTS):
         is_key = is_row[:, None] & (part * PART + offs_k < DK)[None, :]
         m_hi, m_lo = split(memory[part] * up)
-        k_hi, k_lo = _load_pair(keys_ptr, plane, at + part * PART, is_key)
+        k_hi, k_lo = load_pair(keys_ptr, plane, at + part * PART, is_key)
         keys = keys + (k_hi, k_lo)
         predicted = add_pairs(k_hi, k_lo, m_hi, m_lo, predicted)
-        q_hi, q_lo = _load_pair(queries_ptr, plane, at + part * PART, is_key)
+        q_hi, q_lo = load_pair(queries_ptr, plane, at + part * PART, is_key)
         read = add_pairs(q_hi, q_lo, m_hi, m_lo, read)
     v = tl.load(values_ptr + at_value, is_value, 0.0)
     wanted = rate * (v - predicted * (since * down))

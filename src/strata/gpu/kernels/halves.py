@@ -32,6 +32,12 @@ def split(x):
 
 
 @triton.jit
+def load_pair(ptr, plane, at, mask):
+    """High and low halves, whose planes lie ``plane`` apart."""
+    return tl.load(ptr + at, mask, 0.0), tl.load(ptr + plane + at, mask, 0.0)
+
+
+@triton.jit
 def dot_pairs(a_hi, a_lo, b_hi, b_lo):
     """a @ b in float32, smallest terms first."""
     small = tl.dot(a_hi, b_lo)

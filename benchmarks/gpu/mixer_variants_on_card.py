@@ -1,0 +1,236 @@
+"""The prompt's mixers on a card by what their launches may choose: same results, then times.
+
+    python benchmarks/gpu/mixer_variants_on_card.py [--only scan,attention] [--workers 16]
+                                                    [--seconds 60]
+
+All are compiled side by side first, as ``compile_ahead`` does. Results of a variant are compared
+with those of the first of its kind, which launches take now: "=" is the same bits, else the largest
+difference by the largest value. A line for each kind, its variants from the fastest on. Attention
+is timed with choices of random queries and with "alike" ones, which neighbours nearly share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+
+import compile_ahead
+import prompt_mixers_on_card as mixers
+import torch
+
+from strata.gpu.kernels import attention_prompt, conv_prompt, delta_scan
+from strata.gpu.kernels.prompt_codes import empty_prompt_codes
+
+SHAPE = mixers.Shape()
+HALVES, INT8 = attention_prompt.SPARSE_HALVES, attention_prompt.SPARSE_INT8
+WALK = (delta_scan.WALK_COLUMNS, delta_scan.WALK_WARPS, delta_scan.WALK_STAGES,
+        delta_scan.WALK_PARTS)  # fmt: skip
+# By kind: what is set, and its values; the first are those in use.
+SCAN = {
+    "walk": [("plain", *WALK), ("turned", 64, 4, 2, 4), ("turned", 64, 4, 2, 2),
+             ("turned", 64, 4, 2, 8), ("turned", 128, 8, 2, 4), ("turned", 32, 2, 2, 4),
+             ("plain", 32, 4, 3, 2), ("plain", 32, 4, 2, 4)],
+    "prepare": [delta_scan.PREPARE, (4, 4, 168), (8, 4, 168), (8, 4, None), (8, 4, 128),
+                (4, 8, 128), (2, 4, None)],
+    "conv": [(conv_prompt.TILE_ROWS, conv_prompt.TILE_WARPS), (16, 4), (16, 2), (8, 2), (8, 4),
+             (32, 8), (64, 8)],
+    "norm": [(delta_scan.NORM_ROWS, delta_scan.NORM_WARPS), (8, 2), (16, 4), (16, 8), (32, 8),
+             (4, 1), (8, 1)],
+}  # fmt: skip
+ATTENTION = {
+    "halves": [(*HALVES, 0), (64, 3, 4, 0), (64, 4, 4, 0), (64, 2, 4, 132), (64, 3, 4, 132),
+               (64, 3, 2, 0), (32, 3, 4, 0), (32, 3, 2, 0), (32, 4, 2, 0), (32, 2, 2, 0)],
+    "int8": [(*INT8, 0), (32, 2, 2, 0), (32, 3, 2, 0), (64, 3, 4, 0), (64, 2, 2, 0),
+             (32, 3, 4, 0), (32, 1, 2, 132)],
+    "dense": [(attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS), (64, 16), (32, 32),
+              (64, 64), (32, 64), (128, 32)],
+}  # fmt: skip
+KINDS = {"scan": SCAN, "attention": ATTENTION}
+
+
+@contextlib.contextmanager
+def chosen(kind, variant):
+    """Launches take this variant meanwhile."""
+    before = [dict(vars(module)) for module in (attention_prompt, conv_prompt, delta_scan)]
+    if kind == "walk":
+        delta_scan.IS_TURNED = variant[0] == "turned"
+        delta_scan.TURNED = variant[1:]
+        if not delta_scan.IS_TURNED:
+            (delta_scan.WALK_COLUMNS, delta_scan.WALK_WARPS, delta_scan.WALK_STAGES,
+             delta_scan.WALK_PARTS) = variant[1:]  # fmt: skip
+    elif kind == "prepare":
+        delta_scan.PREPARE = variant
+    elif kind == "conv":
+        conv_prompt.TILE_ROWS, conv_prompt.TILE_WARPS = variant
+    elif kind == "norm":
+        delta_scan.NORM_ROWS, delta_scan.NORM_WARPS = variant
+    elif kind == "dense":
+        attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS = variant
+    else:
+        attention_prompt.SPARSE_HALVES = attention_prompt.SPARSE_INT8 = variant[:3]
+        attention_prompt.NEIGHBOURS = variant[3]
+    try:
+        yield
+    finally:
+        for module, kept in zip((attention_prompt, conv_prompt, delta_scan), before, strict=True):
+            vars(module).update(kept)
+
+
+class Scan:
+    """A layer's delta net over a whole chunk."""
+
+    def __init__(self, device):
+        self.net = mixers.DeltaNet(SHAPE, SHAPE.rows, device)
+        self.rows = slice(0, SHAPE.rows)
+        self.codes = empty_prompt_codes(SHAPE.rows, self.net.out.shape[1], device)
+        self.bad = torch.zeros(1, dtype=torch.int32, device=device)
+        self.conv()
+        self.walk()
+
+    def conv(self):
+        self.net.conv(self.net.state(), 0, self.rows)
+        return self.net.mixed.keys, self.net.mixed.values
+
+    def walk(self):
+        state = self.net.state()
+        self.net.scan(self.net.mixed, state, 0, self.rows, self.net.out)
+        return self.net.out, state.memory
+
+    prepare = walk
+
+    def norm(self):
+        """As codes; what they come from stays."""
+        delta_scan.gated_norm(
+            self.net.out, self.net.z, self.net.constants.gamma, 1e-6, is_silu_gate=True,
+            codes=self.codes, bad=self.bad,
+        )  # fmt: skip
+        return self.codes.codes, self.codes.scales
+
+
+class Attention:
+    """One layer over the fourth chunk of a prompt, or over the first rows of one."""
+
+    def __init__(self, kind, device):
+        is_dense = kind == "dense"
+        rows = SHAPE.budget if is_dense else SHAPE.rows
+        context = rows if is_dense else 4 * rows
+        self.layer = mixers.Attention(
+            SHAPE, context, rows, "int8" if kind == "int8" else "float16", device
+        )
+        self.layer.select()
+        self.choices = {"random": self.layer.chosen}
+        if not is_dense and device != "meta":
+            self.choices["alike"] = alike(self.layer.chosen, context // mixers.BLOCK)
+
+    def run(self, choice="random"):
+        self.layer.chosen = self.choices[choice]
+        self.layer.attend()
+        return (self.layer.out,)
+
+
+def alike(chosen, num_blocks):
+    """As many blocks a row, ascending, those of 16 neighbours all but the same."""
+    count = chosen.shape[1]
+    torch.manual_seed(3)
+    least = num_blocks * 3 // 4  # blocks that every row sees
+    groups = torch.rand(len(chosen) // 16 + 1, least, device=chosen.device)
+    scores = groups.repeat_interleave(16, dim=0)[: len(chosen)]
+    scores = scores + torch.rand(scores.shape, device=chosen.device) / 64
+    return torch.sort(scores.topk(count, dim=1).indices, dim=1).values.int()
+
+
+def subjects(kinds, device):
+    """By kind, what runs a variant of it."""
+    scan = Scan(device) if SCAN.keys() & kinds else None
+    return {
+        kind: getattr(scan, kind) if kind in SCAN else Attention(kind, device).run for kind in kinds
+    }
+
+
+def compile_variants(kinds, workers):
+    """Everything that the runs launch."""
+    with compile_ahead.Recorder() as recorder:
+        runs = subjects(kinds, "meta")
+        for kind, variants in kinds.items():
+            for variant in variants:
+                with chosen(kind, variant):
+                    runs[kind]()
+    compile_ahead.compile_all(recorder.requests, workers)
+
+
+def verdict(run, kind, first, variant):
+    """How the results of a variant differ from those of the first."""
+    with chosen(kind, first):
+        expected = [part.clone() for part in run()]
+    with chosen(kind, variant):
+        found = run()
+    torch.cuda.synchronize()
+    if all(torch.equal(a, b) for a, b in zip(expected, found, strict=True)):
+        return "="
+    largest = max(
+        ((a.double() - b.double()).abs().max() / a.double().abs().max()).item()
+        for a, b in zip(expected, found, strict=True)
+    )
+    return f"{largest:.0e}"
+
+
+def card_ms(run, repeats=4):
+    """Median milliseconds by the card's clock."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[len(times) // 2]
+
+
+def time_kind(kind, run, variants, begin, seconds):
+    """A line for each choice of blocks, its variants from the fastest on."""
+    verdicts = {}
+    for choice in ("random", "alike") if kind in ("halves", "int8") else ("",):
+        figures = {}
+        for variant in variants:
+            if time.perf_counter() - begin > seconds:
+                continue
+            try:
+                if variant not in verdicts:
+                    verdicts[variant] = verdict(run, kind, variants[0], variant)
+                with chosen(kind, variant):
+                    figures[variant] = card_ms(lambda c=choice: run(c) if c else run())
+            except Exception as error:  # noqa: BLE001 - the others go on
+                print(f"{kind} {variant} failed: {str(error)[:200]}", flush=True)
+        ranked = sorted(figures.items(), key=lambda item: item[1])
+        text = " | ".join(
+            f"{' '.join(map(str, variant))} {ms:.3f} {verdicts[variant]}"
+            + ("*" if variant == variants[0] else "")
+            for variant, ms in ranked
+        )
+        print(f"{kind:8} {choice:6} ms: {text}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="scan,attention")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    args = parser.parse_args()
+    begin = time.perf_counter()
+    kinds = {
+        kind: variants for name in args.only.split(",") for kind, variants in KINDS[name].items()
+    }
+    compile_variants(kinds, args.workers)
+    print(f"{torch.cuda.get_device_name()}, {SHAPE.rows} rows; * is in use; prepare's and walk's "
+          f"times are of both; {time.perf_counter() - begin:.0f} s", flush=True)  # fmt: skip
+    for kind, run in subjects(kinds, "cuda").items():
+        time_kind(kind, run, kinds[kind], begin, args.seconds)
+    print(f"{time.perf_counter() - begin:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
