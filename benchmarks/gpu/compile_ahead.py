@@ -2,6 +2,7 @@
 
     python benchmarks/gpu/compile_ahead.py [--geometry coder] [--mix iq3_s] [--kv f16]
         [--rows 1,4] [--contexts 4096] [--prompts 512,8192] [--layers 0] [--workers 0] [--list]
+        [--tiers]
 
 Walks through the launches with tensors that have no memory; Triton binds the arguments itself, so
 its key of a kernel is that of the real launch. No kernel is compiled twice. Needs no card, and then
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 import triton
+from absent_host import AbsentHost
 from synthetic_index import SyntheticIndex
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaLauncher
@@ -33,8 +35,10 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from strata.formats.synth import GEOMETRIES, MIXES
+from strata.gpu.expert_cache import CacheOptions
 from strata.gpu.model import GpuModel
 from strata.gpu.prompt_layout import pieces_of
+from strata.tiers.slots import shared_slots
 
 # Those that take longest to compile begin first: by hand, from ``--list``.
 SLOW = ("_bundle_", "_read_float", "_gate_up_kernel", "._product_", "_expand_", "_float_kernel",
@@ -138,20 +142,37 @@ class _NoCard:
 
 
 def record_session(
-    index, *, kv_format: str, capacity: int, rows=(), contexts=None, prompts=(), start=0
+    index,
+    *,
+    kv_format: str,
+    capacity: int,
+    rows=(),
+    contexts=None,
+    prompts=(),
+    start=0,
+    has_tiers=False,
 ) -> Recorder:
     """Launches of windows of ``rows`` at ``contexts``, and of whole prompts of those lengths.
 
     Prompts, and windows without contexts, begin at ``start``.
     """
     device = torch.device("meta")
-    model = GpuModel(index, index.spec, device, kv_format=kv_format, direct_io=False)
+    tiers = {}
+    if has_tiers:
+        none = shared_slots(index.spec.num_layers, index.spec.num_experts, 0)
+        tiers = {"host": AbsentHost(index), "slots": none,
+                 "cache_options": CacheOptions(staged_share=0.5)}  # fmt: skip
+    model = GpuModel(index, index.spec, device, kv_format=kv_format, direct_io=False, **tiers)
     session = model.new_session(capacity)
     window, reader = session._runner._window, session._reader
     with Recorder() as recorder:
         for context, num_rows in itertools.product(contexts or [start], rows):
             session._position = context
             window.launch(session._shape(num_rows, has_head=True))
+            if model.experts is not None:
+                model.experts.set_share(0.0)
+                window.launch(session._shape(num_rows, has_head=True))
+                model.experts.set_share(0.5)
         for length in prompts:
             position = start
             for num_rows, is_window in pieces_of(start, length, session._chunk):
@@ -220,14 +241,15 @@ def add_case(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
 
 
-def start(args: argparse.Namespace, *, rows="", contexts="4096", prompts=""):
+def start(args: argparse.Namespace, *, rows="", contexts="4096", prompts="", has_tiers=False):
     """``main`` in a process of its own, while the caller does something else; wait for it.
 
     Four layers have the kernels of all: the formats of a mix and the kinds of layers repeat.
     """
     own = [sys.executable, str(Path(__file__).resolve()), "--geometry", args.geometry,
            "--mix", args.mix, "--kv", args.kv, "--rows", rows, "--contexts", contexts,
-           "--prompts", prompts, "--layers", str(args.layers or 4)]  # fmt: skip
+           "--prompts", prompts, "--layers", str(args.layers or 4),
+           *(["--tiers"] if has_tiers else [])]  # fmt: skip
     return subprocess.Popen(own)
 
 
@@ -244,6 +266,7 @@ def main() -> None:
     parser.add_argument("--prompts", default="512,8192")
     parser.add_argument("--workers", type=int, default=0, help="0: one for each core")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--tiers", action="store_true", help="experts that are in no slot")
     args = parser.parse_args()
     begin = time.perf_counter()
     geometry = GEOMETRIES[args.geometry]
@@ -253,7 +276,7 @@ def main() -> None:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
         recorder = record_session(
             index, kv_format=args.kv, capacity=max([*contexts, *prompts]) + 512,
-            rows=numbers(args.rows), contexts=contexts, prompts=prompts,
+            rows=numbers(args.rows), contexts=contexts, prompts=prompts, has_tiers=args.tiers,
         )  # fmt: skip
     print(f"{recorder.total} launches of {len(recorder.requests)} kernels gathered in "
           f"{time.perf_counter() - begin:.1f} s", flush=True)  # fmt: skip

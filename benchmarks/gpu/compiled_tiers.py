@@ -25,8 +25,9 @@ def hand_off_cases(rows):
         tile = 1 << (n * TOP_K - 1).bit_length()
         arguments = {
             "mailbox": "i64", "number_ptr": "*i32", "fault_ptr": "*i32", "source_ptr": "*i32",
-            "share_ptr": "*i32", "job_addresses_ptr": "*i64", "job_experts_ptr": "*i32",
-            "layer": "i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32", "reachable_ptr": "*i64",
+            "share_ptr": "*i32", "job_sources_ptr": "*i64", "job_factors_ptr": "*i64",
+            "factors": "i64", "layer": "i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32",
+            "reachable_ptr": "*i64",
             "stage_of_ptr": "*i32", "codes_ptr": "*i8", "scales_ptr": "*fp32",
             "OFFSETS": layout.offsets[:-1], "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
             "TILE": tile, "EXPERTS": EXPERTS, "EXPERT_TILE": EXPERTS, "STAGES": stages,
@@ -43,7 +44,8 @@ def hand_off_cases(rows):
     }  # fmt: skip
     yield "wait", compile_kernel(hand_off._wait_kernel, arguments, {"num_warps": 4})
     arguments = {
-        "addresses_ptr": "*i64", "experts_ptr": "*i32", "first": "i32", "count": "i32",
+        "sources_ptr": "*i64", "factors_ptr": "*i64", "factors": "i64",
+        "first": "i32", "count": "i32",
         "counts_ptr": "*i32", "slot_of_ptr": "*i32", "reachable_ptr": "*i64",
         "stage_of_ptr": "*i32", "EXPERTS": EXPERTS, "TILE": EXPERTS, "STAGES": STAGES,
     }  # fmt: skip
@@ -52,7 +54,7 @@ def hand_off_cases(rows):
 
 def fetch_cases(formats):
     arguments = {
-        "addresses_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "num_bytes": "i64",
+        "sources_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "num_bytes": "i64",
         "WORDS": fetch._COPY_BYTES // 8,
     }  # fmt: skip
     yield "copy", compile_kernel(fetch._copy_kernel, arguments, {"num_warps": 4})
@@ -60,10 +62,10 @@ def fetch_cases(formats):
     for name in formats:
         table = make_repack(name, panel_bits(ctx, name), "cpu")
         arguments = {
-            "addresses_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "blobs_ptr": "*u8",
-            "blob_bytes": "i64", "into_ptr": "*i32", "experts_ptr": "*i32", "scales_ptr": "*fp32",
-            "slot_scales_ptr": "*fp32", "role": "i32", "terms_ptr": "*i32", "masks_ptr": "*i32",
-            "flips_ptr": "*i32", **table.shape(SIZE, HIDDEN), "UNITS": fetch._UNITS,
+            "sources_ptr": "*i64", "factors_ptr": "*i64", "blobs_ptr": "*i64",
+            "slot_factors_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "offset": "i64",
+            "role": "i32", "terms_ptr": "*i32", "masks_ptr": "*i32", "flips_ptr": "*i32",
+            **table.shape(SIZE, HIDDEN),
         }  # fmt: skip
         terms = sum(plane[2] * plane[3] for plane in table.planes)
         words = sum(plane[2] for plane in table.planes)

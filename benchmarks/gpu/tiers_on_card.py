@@ -19,6 +19,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import compile_ahead
 import numpy as np
 import torch
 from synthetic_index import SyntheticIndex
@@ -127,6 +128,8 @@ def equal(args) -> None:
     rng = np.random.default_rng(2)
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
+        compiling = compile_ahead.start(args, rows="1,2,4,8", contexts="130", prompts="130",
+                                        has_tiers=True)  # fmt: skip
         vocab = index.spec.vocab_size
         prompt = rng.integers(0, vocab, 130).astype(np.int32)
         windows = [rng.integers(0, vocab, n).astype(np.int32) for n in (1, 4, 8, 1, 8, 2, 1, 1)]
@@ -140,6 +143,7 @@ def equal(args) -> None:
             return found
 
         resident = GpuModel(index, index.spec, DEVICE, direct_io=False, chunk_tokens=args.chunk)
+        compiling.wait()
         expected = logits_of(resident)
         del resident
         is_good = True
@@ -232,6 +236,8 @@ def speed(args) -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
         spec = index.spec
+        compiling = compile_ahead.start(args, rows="1", contexts=str(args.tokens),
+                                        prompts=args.prompts, has_tiers=True)  # fmt: skip
         plan = plan_memory(index, spec, Wishes(capacity, "f16", args.chunk))
         routed = plan.weights["routed experts"]
         dense = sum(plan.weights.values()) - routed + sum(plan.session.values())
@@ -243,6 +249,7 @@ def speed(args) -> None:
         if args.with_resident:
             model = GpuModel(index, spec, DEVICE, direct_io=False, chunk_tokens=args.chunk)
             session = model.new_session(capacity)
+            compiling.wait()
             ms, _ = decode(session, 80, None)
             print(f"all resident: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s", flush=True)
             for length in prompts:
@@ -252,6 +259,7 @@ def speed(args) -> None:
             torch.cuda.empty_cache()
         routing = Routing(spec, args.tokens)
         model = tiered(index, num, args)
+        compiling.wait()
         for policy in args.policies.split(","):
             for share in shares_of(args):
                 options = PolicyOptions(max_admissions=args.admissions)
@@ -295,6 +303,7 @@ def main() -> None:
     parser.add_argument("what", choices=("hand_off", "equal", "speed"))
     parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
     parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
+    parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--threads", type=int, default=max(1, physical_cores() - 1))
     parser.add_argument("--vram", type=int, default=12 * 1024)

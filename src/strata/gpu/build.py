@@ -95,7 +95,7 @@ def load_model(
         spec,
         device,
         kv_format=settings.kv_format,
-        chunk_tokens=chunk,
+        chunk_tokens=plan.wishes.chunk,
         has_draft=has_draft,
         direct_io=settings.direct_io,
         limit_bytes=limit,

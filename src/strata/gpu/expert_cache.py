@@ -23,6 +23,7 @@ from strata.gpu.layer_tier import LayerTier, Staging
 from strata.gpu.profile import card_seconds
 from strata.gpu.repack import make_repack
 from strata.gpu.slot_check import check_slots
+from strata.gpu.slot_plan import way_bytes
 from strata.session_rules import MAX_WINDOW_ROWS
 from strata.tiers.hand_off import FIELDS, MailboxLayout
 from strata.tiers.policy_table import DEFAULT_POLICY, make_policy
@@ -121,6 +122,8 @@ class ExpertCache:
         self.layers = self._make_layers(_slots_of_layers(slots, weights))
         self._is_whole = self._whole_layers()
         self._mover = ExpertMover(self.layers, self._memory, self._device)
+        homes = [home.blob_bytes for home in host.layers]
+        self._way_bytes = way_bytes(max(homes), options.num_stages)
         self._is_here = np.zeros(slots.num_slots, bool)  # whether a slot's expert has arrived
         self._planned: list[Move] = []
         self._settled: tuple[NDArray[np.int64], int] | None = None
@@ -134,7 +137,8 @@ class ExpertCache:
         for layer, tier, is_whole in zip(weights.layers, self.layers, self._is_whole, strict=True):
             moe = replace(layer.moe, experts=tier.slots, tier=None if is_whole else tier)
             layers.append(replace(layer, moe=moe))
-        return replace(weights, layers=tuple(layers))
+        num_bytes = weights.num_bytes | {"experts on their way": self._way_bytes}
+        return replace(weights, layers=tuple(layers), num_bytes=num_bytes)
 
     def fill(self, ranking: NDArray[np.int64] | None) -> None:
         """Fills free slots with the best of a ranking, then with what it does not name."""

@@ -54,10 +54,9 @@ def with_slots(layout: ModelLayout, slots: SlotLayout) -> ModelLayout:
     return replace(layout, layers=tuple(layers))
 
 
-def staging_bytes(layout: ModelLayout) -> int:
-    """Bytes on the card that experts pass through."""
-    blob = max(layer.experts.blob_bytes for layer in layout.layers)
-    return _STAGE_COPIES * NUM_STAGES * (-(-blob // _PAGE) * _PAGE)
+def way_bytes(blob_bytes: int, num_stages: int = NUM_STAGES) -> int:
+    """Bytes on the card that experts of so many bytes pass through."""
+    return _STAGE_COPIES * num_stages * (-(-blob_bytes // _PAGE) * _PAGE)
 
 
 def planned_slots(
@@ -98,5 +97,6 @@ def plan_with_slots(
 ) -> MemoryPlan:
     """What a model with these slots and one conversation take on the card."""
     weights = weight_bytes(with_slots(layout, slots), entries)
-    weights["experts on their way"] = staging_bytes(layout)
+    blob = max(layer.experts.blob_bytes for layer in layout.layers)
+    weights["experts on their way"] = way_bytes(blob)
     return MemoryPlan(weights, session_bytes(layout, spec, wishes), wishes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Bytes of the host's memory that a program copies; groups that one repacks.
 _COPY_BYTES = 1 << 14
 _INTERPRETED_COPY_BYTES = 1 << 18
-_UNITS = 4
+_UNITS = tl.constexpr(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,31 @@ def repack(
     for role, table in enumerate(tables):
         rows, inner = layout.shape_of(role)
         num_units = table.num_units(rows, inner)
-        _repack_kernel[(len(jobs.sources), triton.cdiv(num_units, _UNITS))](
+        _repack_kernel[(len(jobs.sources), triton.cdiv(num_units, _UNITS.value))](
             jobs.sources, jobs.factors, jobs.blobs, jobs.slot_factors,
             raw.view(-1)[host_first:], raw.stride(0), layout.offset_of(role), role, table.terms,
-            table.masks, table.flips, **table.shape(rows, inner), UNITS=_UNITS, num_warps=4,
+            table.masks, table.flips, **table.shape(rows, inner), num_warps=4,
             **arith.LAUNCH,
         )  # fmt: skip
         host_first += table.host_bytes(rows, inner)
+
+
+@triton.jit
+def _bits(
+    raw, unit, term, mask, GROUPS: tl.constexpr, GROUP_BYTES: tl.constexpr,
+    HOST_BYTES: tl.constexpr,
+):  # fmt: skip
+    """The bits that one term takes from a group: a source word, rotated to the left."""
+    source = term & 0xFFFF
+    turn = (term >> 16) & 31
+    at = raw + (unit // GROUPS * HOST_BYTES + unit % GROUPS * GROUP_BYTES) // 4 + source
+    if HOST_BYTES % GROUP_BYTES == 0:
+        value = tl.load(at)
+    else:
+        value = tl.load(at, mask=source * 4 < HOST_BYTES - unit % GROUPS * GROUP_BYTES, other=0)
+    value = value.to(tl.uint32, bitcast=True)
+    value = (value << turn) | (value >> ((32 - turn) & 31))
+    return value.to(tl.int32, bitcast=True) & mask
 
 
 @triton.jit
@@ -110,39 +128,30 @@ def _repack_plane(
     raw, blob_ptr, first_unit, terms_ptr, masks_ptr, flips_ptr, WORDS: tl.constexpr,
     TERMS: tl.constexpr, WORD_BYTES: tl.constexpr, OFFSET: tl.constexpr, STEP: tl.constexpr,
     SIZE: tl.constexpr, GROUPS: tl.constexpr, GROUP_BYTES: tl.constexpr, HOST_BYTES: tl.constexpr,
-    PANEL_BYTES: tl.constexpr, PANELS: tl.constexpr, UNITS: tl.constexpr,
+    PANEL_BYTES: tl.constexpr, PANELS: tl.constexpr,
 ):  # fmt: skip
-    """One plane of some groups: a thread has one word of each."""
+    """One plane of four groups: a thread has one word of each."""
     word = tl.arange(0, triton.next_power_of_2(WORDS))
     is_word = word < WORDS
-    flips = tl.load(flips_ptr + word, mask=is_word, other=0)
-    totals = ()
-    for _ in tl.static_range(UNITS):
-        totals = totals + (flips,)
-    for t in tl.static_range(TERMS):
+    # What is past the end does the last group once more.
+    last = PANELS * GROUPS - 1
+    u0, u1 = tl.minimum(first_unit, last), tl.minimum(first_unit + 1, last)
+    u2, u3 = tl.minimum(first_unit + 2, last), tl.minimum(first_unit + 3, last)
+    a = tl.load(flips_ptr + word, mask=is_word, other=0)
+    b, c, d = a, a, a
+    for t in range(TERMS):
         term = tl.load(terms_ptr + t * WORDS + word, mask=is_word, other=0)
         mask = tl.load(masks_ptr + t * WORDS + word, mask=is_word, other=0)
-        source = term & 0xFFFF
-        turn = (term >> 16) & 31
-        found = ()
-        for u in tl.static_range(UNITS):
-            # What is past the end does the last group once more.
-            unit = tl.minimum(first_unit + u, PANELS * GROUPS - 1)
-            at = unit // GROUPS * HOST_BYTES + unit % GROUPS * GROUP_BYTES
-            if HOST_BYTES % GROUP_BYTES == 0:
-                value = tl.load(raw + at // 4 + source)
-            else:
-                is_here = source * 4 < HOST_BYTES - unit % GROUPS * GROUP_BYTES
-                value = tl.load(raw + at // 4 + source, mask=is_here, other=0)
-            value = value.to(tl.uint32, bitcast=True)
-            value = (value << turn) | (value >> ((32 - turn) & 31))
-            found = found + (totals[u] ^ (value.to(tl.int32, bitcast=True) & mask),)
-        totals = found
+        a ^= _bits(raw, u0, term, mask, GROUPS, GROUP_BYTES, HOST_BYTES)
+        b ^= _bits(raw, u1, term, mask, GROUPS, GROUP_BYTES, HOST_BYTES)
+        c ^= _bits(raw, u2, term, mask, GROUPS, GROUP_BYTES, HOST_BYTES)
+        d ^= _bits(raw, u3, term, mask, GROUPS, GROUP_BYTES, HOST_BYTES)
+    units, totals = (u0, u1, u2, u3), (a, b, c, d)
     # Words go by panel, then as they lie in a panel's group.
     half = word // (WORDS // 2)
     in_group = word % (WORDS // 2) * WORD_BYTES
-    for u in tl.static_range(UNITS):
-        unit = tl.minimum(first_unit + u, PANELS * GROUPS - 1)
+    for u in tl.static_range(4):
+        unit = units[u]
         place = unit % GROUPS * STEP + in_group
         is_stored = is_word & (place < SIZE)
         out = blob_ptr + OFFSET + (unit // GROUPS * 2 + half) * PANEL_BYTES + place
@@ -162,7 +171,6 @@ def _repack_kernel(
     terms_ptr, masks_ptr, flips_ptr, PLANES: tl.constexpr, PLACES: tl.constexpr,
     NUM_PLANES: tl.constexpr, GROUPS: tl.constexpr, GROUP_BYTES: tl.constexpr,
     HOST_BYTES: tl.constexpr, PANEL_BYTES: tl.constexpr, PANELS: tl.constexpr,
-    UNITS: tl.constexpr,
 ):  # fmt: skip
     job = tl.program_id(0).to(tl.int64)
     if tl.load(sources_ptr + job) != 0:
@@ -170,10 +178,10 @@ def _repack_kernel(
         blob_ptr = (tl.load(blobs_ptr + job) + offset).to(tl.pointer_type(tl.uint8))
         for p in tl.static_range(NUM_PLANES):
             _repack_plane(
-                raw, blob_ptr, tl.program_id(1) * UNITS,
+                raw, blob_ptr, tl.program_id(1) * _UNITS,
                 terms_ptr + PLANES[p][0], masks_ptr + PLANES[p][0], flips_ptr + PLANES[p][1],
                 PLANES[p][2], PLANES[p][3], PLANES[p][4], PLACES[p][0], PLACES[p][1],
-                PLACES[p][2], GROUPS, GROUP_BYTES, HOST_BYTES, PANEL_BYTES, PANELS, UNITS,
+                PLACES[p][2], GROUPS, GROUP_BYTES, HOST_BYTES, PANEL_BYTES, PANELS,
             )  # fmt: skip
         if tl.program_id(1) == 0:
             here = tl.load(factors_ptr + job).to(tl.pointer_type(tl.float32))

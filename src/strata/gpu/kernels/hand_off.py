@@ -157,9 +157,10 @@ def _stage(
 
 @triton.jit(do_not_specialize=["layer"])
 def _post_kernel(
-    mailbox, number_ptr, fault_ptr, source_ptr, share_ptr, job_sources_ptr, job_factors_ptr,
-    layer, ids_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr, factors, codes_ptr, scales_ptr,
-    OFFSETS: tl.constexpr, ROUTED: tl.constexpr, ROWS: tl.constexpr, TOP_K: tl.constexpr,
+    mailbox: tl.int64, number_ptr, fault_ptr, source_ptr, share_ptr, job_sources_ptr,
+    job_factors_ptr, layer, ids_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr, factors: tl.int64,
+    codes_ptr, scales_ptr, OFFSETS: tl.constexpr, ROUTED: tl.constexpr, ROWS: tl.constexpr,
+    TOP_K: tl.constexpr,
     TILE: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
     STAGE_TILE: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr,
     HALF_TILE: tl.constexpr,
@@ -220,7 +221,7 @@ def wait(hand_off: HandOff, outputs: Tensor, num_entries: int, bad: Tensor) -> N
 
 @triton.jit(do_not_specialize=["limit"])
 def _wait_kernel(
-    mailbox, number_ptr, fault_ptr, source_ptr, outputs_ptr, bad_ptr, limit: tl.int64,
+    mailbox: tl.int64, number_ptr, fault_ptr, source_ptr, outputs_ptr, bad_ptr, limit: tl.int64,
     OFFSETS: tl.constexpr, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
@@ -284,7 +285,7 @@ def plan_stream(
 @triton.jit(do_not_specialize=["first", "count"])
 def _stream_kernel(
     sources_ptr, factors_ptr, first, count, counts_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr,
-    factors, EXPERTS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+    factors: tl.int64, EXPERTS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     expert = tl.arange(0, TILE)
