@@ -12,8 +12,8 @@ using namespace strata;
 
 void bind_products(nb::module_ &m);
 void bind_ops(nb::module_ &m);
-void bind_server(nb::module_ &m);
 void bind_files(nb::module_ &m);
+void bind_server(nb::module_ &m);
 
 static Isa parse_isa(const std::string &name) {
     for (Isa isa : ALL_ISAS)
@@ -48,6 +48,6 @@ NB_MODULE(_native, m) {
     });
     bind_products(m);
     bind_ops(m);
-    bind_server(m);
     bind_files(m);
+    bind_server(m);
 }

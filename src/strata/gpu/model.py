@@ -147,6 +147,11 @@ class GpuModel:
         finally:
             self.experts.end()
 
+    def keep_serving_experts(self) -> None:
+        """The same from now until a window has been run; for measuring."""
+        if self.experts is not None:
+            self.experts.begin()
+
     def check_experts(self) -> None:
         """Refuses a window whose experts did not all come.
 

@@ -247,6 +247,7 @@ class GpuSession:
         """
         shape = self._shape(num_rows, has_head=True, choice=choice)
         self._write_header()
+        self._model.keep_serving_experts()
         self._runner.prepare(shape)
         self._is_broken = True
         return partial(self._runner.launch, shape)
