@@ -17,12 +17,17 @@ from dataclasses import replace
 from compiled import compile_kernel, describe, disassemble
 
 from strata.gpu.kernels import expand, expert_prompt, expert_sort, float_prompt, grouped_product
-from strata.gpu.kernels.grouped_product import EXPERT_TILING, Tiling
 from strata.gpu.kernels.product import shape_of
+from strata.gpu.kernels.prompt_tilings import Tiling, WarpTiling
 
 BLOCKS = 80
 KINDS = {"single": (0, 0), "minima": (0, 1), "wide": (1, 0), "split": (2, 0), "Q2_K": (0, 2)}
-STEP_4 = replace(EXPERT_TILING, step=4, stages=2)
+PLAIN = Tiling(tokens=32, subs=1, rows=32, step=2, stages=3, warps=1)
+STEP_4 = replace(PLAIN, step=4, stages=2)
+WARPS = (
+    WarpTiling(m=2, n=2, token_warps=2, row_warps=2, step=2, stages=2),
+    WarpTiling(m=1, n=2, token_warps=2, row_warps=2, step=2, stages=2, registers=168),
+)
 WARP_GROUP = Tiling(tokens=64, subs=1, rows=64, step=2, stages=3, warps=4)
 X = {"x_codes": "*i8", "x_scales": "*fp32", "x_scaled": "*fp32", "x_halves": "*fp32"}
 ROUTING = {
@@ -57,16 +62,37 @@ def longest_loop(sass):
     return best
 
 
+def show_warps(tiling, minima, sass_dir):
+    """Of one kept loop inside another: the outer one also adds a group's sums, once in 8 blocks."""
+    out = {"out_ptr": "*fp32", "out_stride": "i32"}
+    arguments = {
+        **X, **weights("w"), **ROUTING, **out, "MINIMA": minima, "BLOCKS": BLOCKS, "ROWS": 640,
+        "IS_GROUPED": True, "READ_TOP_K": 10, "SCATTER": False, "M": tiling.m, "N": tiling.n,
+        "TOKEN_WARPS": tiling.token_warps, "ROW_WARPS": tiling.row_warps, "STEP": tiling.step,
+        "STAGES": tiling.stages,
+    }  # fmt: skip
+    arguments.pop("x_halves")
+    options = {"num_warps": tiling.token_warps * tiling.row_warps}
+    options |= {"maxnreg": tiling.registers} if tiling.registers else {}
+    compiled = compile_kernel(grouped_product._grouped_warps_kernel, arguments, options)
+    describe(f"product by warps, {minima} minima", compiled, 0, sass_dir)
+    show_loop(compiled, tiling.m * tiling.n * 16 * tiling.step)
+
+
 def show(label, kernel, arguments, warps, sass_dir, tiling=None):
     compiled = compile_kernel(kernel, arguments, {"num_warps": warps})
     describe(label, compiled, 0, sass_dir)
-    if tiling is None:
-        return
+    if tiling is not None:
+        show_loop(
+            compiled, tiling.tile_tokens * 2 * tiling.rows // (32 * tiling.warps) * tiling.step
+        )
+
+
+def show_loop(compiled, results):
     loop = longest_loop(disassemble(compiled)[1])
     kinds = collections.Counter(
         re.split(r"[.\s]", re.sub(r"^@!?U?P\w+\s+", "", op))[0] for op in loop
     )
-    results = tiling.tile_tokens * 2 * tiling.rows // (32 * tiling.warps) * tiling.step
     counts = " ".join(f"{kind} {n}" for kind, n in kinds.most_common(9))
     print(f"    loop {len(loop)}, {len(loop) / results:.1f} a block and result: {counts}")
 
@@ -76,7 +102,7 @@ def main():
     parser.add_argument("--formats", default="IQ3_S,IQ4_NL,Q2_0,Q6_K")
     parser.add_argument("--sass", default="")
     args = parser.parse_args()
-    tilings = {"experts": EXPERT_TILING, "step 4": STEP_4, "warp group": WARP_GROUP}
+    tilings = {"experts": PLAIN, "step 4": STEP_4, "warp group": WARP_GROUP}
     out = {"out_ptr": "*fp32", "out_stride": "i32"}
     cases = [(kind, "experts") for kind in KINDS] + [("single", "step 4"), ("single", "warp group")]
     for kind, tiling in cases:
@@ -87,8 +113,11 @@ def main():
         }  # fmt: skip
         kernel, warps = grouped_product._grouped_kernel, tilings[tiling].warps
         show(f"product {kind} {tiling}", kernel, arguments, warps, args.sass, tilings[tiling])
+    for tiling in WARPS:
+        for minima in (0, 1):
+            show_warps(tiling, minima, args.sass)
     hidden = {"h_codes": "*i8", "h_scales": "*fp32", "h_scaled": "*fp32", "h_halves": "*fp32"}
-    for tiling in (EXPERT_TILING, STEP_4):
+    for tiling in (PLAIN, STEP_4):
         arguments = {
             **X, **weights("gate"), **weights("up"), **ROUTING, **hidden, **tiles(tiling),
             "bad_ptr": "*i32", "GATE_KIND": 0, "UP_KIND": 0, "GATE_MINIMA": 0, "UP_MINIMA": 0,

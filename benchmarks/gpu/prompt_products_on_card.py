@@ -14,11 +14,11 @@ fails. ``--tiny`` runs everything on small shapes and needs no card (set TRITON_
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
 import traceback
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,15 +41,10 @@ from strata.gpu.kernels.expert_prompt import (
 from strata.gpu.kernels.expert_sort import empty_plan, sort_by_expert
 from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.float_prompt import float_prompt_product
-from strata.gpu.kernels.grouped_product import (
-    DENSE_TILING,
-    EXPERT_TILING,
-    Tiling,
-    grouped_product,
-    prompt_product,
-)
+from strata.gpu.kernels.grouped_product import grouped_product, prompt_product
 from strata.gpu.kernels.product import product
 from strata.gpu.kernels.prompt_codes import empty_prompt_codes, quantize_prompt
+from strata.gpu.kernels.prompt_tilings import DENSE_TILING, EXPERT_TILING, Tiling, WarpTiling
 from strata.gpu.kernels.quantize import empty_codes, quantize
 from strata.gpu.packing import pack
 from strata.gpu.packing_fields import BLOCK_FORMATS
@@ -57,15 +52,13 @@ from strata.gpu.packing_fields import BLOCK_FORMATS
 DEVICE = "cpu" if INTERPRETED else "cuda"
 CLOCK_HZ = 1.755e9
 NUM_SMS = 132
+# ``prompt_tilings_on_card`` has more.
 TILINGS = (
     EXPERT_TILING,
-    replace(EXPERT_TILING, step=4, stages=2),
-    replace(EXPERT_TILING, step=4, stages=3),
-    replace(EXPERT_TILING, step=8, stages=1),
-    Tiling(tokens=16, subs=1, rows=32, step=4, stages=2, warps=1),
+    Tiling(tokens=32, subs=1, rows=32, step=2, stages=3, warps=1),
     Tiling(tokens=64, subs=1, rows=32, step=2, stages=3, warps=2),
-    Tiling(tokens=32, subs=2, rows=64, step=2, stages=3, warps=4),
-    Tiling(tokens=32, subs=1, rows=16, step=4, stages=2, warps=1),  # no gate and up: half a block
+    WarpTiling(m=2, n=2, token_warps=2, row_warps=2, step=2, stages=2),
+    WarpTiling(m=1, n=2, token_warps=2, row_warps=2, step=2, stages=2, registers=168),
 )
 TIMED_FORMATS = ("IQ3_S", "IQ4_NL", "Q2_0", "Q4_K", "Q6_K", "Q8_0")
 
@@ -146,7 +139,7 @@ def check_dense(name, sizes):
     for first in range(0, len(x), 8):
         product(matrix, decode_codes(x[first : first + 8]), expected[first : first + 8])
     failures = []
-    for tiling in (DENSE_TILING, TILINGS[1], TILINGS[5]):
+    for tiling in (DENSE_TILING, *TILINGS[1:]):
         found = poison(len(x), num_rows)
         prompt_product(prompt_codes(x), weights, found, tiling)
         failures += differing(f"dense {name} {tiling}", found, expected)
@@ -244,13 +237,13 @@ def time_dense(name, sizes, results):
     macs = sizes.rows * num_rows * inner
     tilings = TILINGS if name == TIMED_FORMATS[0] else (DENSE_TILING,)
     for tiling in tilings:
-        label = f"dense {name} {tuple(vars_of(tiling))}"
+        label = f"dense {name} {vars_of(tiling)}"
         spent = seconds(lambda t=tiling: prompt_product(codes, weights, out, t), sizes.repeats)
         say(results, label, spent, macs)
 
 
 def vars_of(tiling):
-    return (tiling.tokens, tiling.subs, tiling.rows, tiling.step, tiling.stages, tiling.warps)
+    return dataclasses.astuple(tiling)
 
 
 def time_experts(formats, sizes, results, tilings):
@@ -339,10 +332,9 @@ def measured(args):
     attempt(failures, check_experts, ("Q4_K", "Q6_K", "Q2_0"), sizes)
     for name in ("F32", "F16", "BF16"):
         attempt(failures, check_floats, name, sizes)
-    small = (*TILINGS[:2], *TILINGS[4:7])
     for name in [name for name in TIMED_FORMATS if name in formats]:
         attempt(failures, time_dense, name, sizes, results)
-    attempt(failures, time_experts, mixed, sizes, results, small)
+    attempt(failures, time_experts, mixed, sizes, results, TILINGS)
     attempt(failures, time_experts, ("Q2_0",) * 3, sizes, results, (EXPERT_TILING,))
     attempt(failures, time_floats, sizes, results)
     if args.json:

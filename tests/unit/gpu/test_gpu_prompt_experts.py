@@ -25,11 +25,16 @@ from strata.gpu.kernels.expert_prompt import (  # noqa: E402
     gated_mlp,
 )
 from strata.gpu.kernels.expert_sort import empty_plan, sort_by_expert  # noqa: E402
-from strata.gpu.kernels.grouped_product import Tiling  # noqa: E402
+from strata.gpu.kernels.prompt_tilings import Tiling, WarpTiling  # noqa: E402
 from strata.gpu.kernels.quantize import empty_codes  # noqa: E402
 from strata.reference.expert_numerics import combine, product, silu_f32  # noqa: E402
 
 TILING = Tiling(tokens=16, subs=1, rows=32, step=2, stages=2, warps=4)
+TILINGS = (
+    TILING,
+    WarpTiling(m=1, n=2, token_warps=1, row_warps=1, step=2, stages=2),
+    WarpTiling(m=2, n=4, token_warps=1, row_warps=2, step=4, stages=3),
+)
 HIDDEN, FFN = 256, 96
 MISSING = 1
 FACTORS = (0.7, 1.3, 0.9)
@@ -83,11 +88,18 @@ def _reference(
     return product(*down[:2], h, "down") * down[2]
 
 
+@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize(
-    "formats", [("IQ3_S", "IQ3_S", "IQ4_NL"), ("Q4_K", "Q6_K", "Q4_1"), ("Q2_K", "NVFP4", "Q8_0")]
+    "formats",
+    [
+        ("IQ3_S", "IQ3_S", "IQ4_NL"),
+        ("Q4_K", "Q5_K", "Q8_0"),
+        ("Q4_K", "Q6_K", "Q4_1"),
+        ("Q2_K", "NVFP4", "Q8_0"),
+    ],
 )
 def test_experts_of_a_prompt_have_the_reference_bits(
-    formats: tuple[str, str, str], device: str
+    formats: tuple[str, str, str], tiling: Tiling | WarpTiling, device: str
 ) -> None:
     num_rows, top_k, num_experts = 21, 2, 4
     rng = np.random.default_rng()
@@ -96,7 +108,7 @@ def test_experts_of_a_prompt_have_the_reference_bits(
     x = rng.normal(0, 3, (num_rows, HIDDEN)).astype(np.float32)
     raws = _matrices(formats, num_experts)
     slots = _slots(formats, raws, device)
-    plan = empty_plan(ids.size, num_experts, TILING.tile_tokens, device)
+    plan = empty_plan(ids.size, num_experts, tiling.tile_tokens, device)
     ids_there = torch.from_numpy(ids).to(device)
     sort_by_expert(ids_there, plan, slots.slot_of)
     room = ExpertRoom(poisoned_codes(ids.size, FFN, device), poison(device, ids.size, HIDDEN))
@@ -109,7 +121,7 @@ def test_experts_of_a_prompt_have_the_reference_bits(
         expand_slots(slots, role, matrices)
     expert_outputs(
         prompt_codes(x, device), *weights, plan, room, bad,
-        num_pairs=ids.size, top_k=top_k, tiling=TILING,
+        num_pairs=ids.size, top_k=top_k, tiling=tiling,
     )  # fmt: skip
     assert bad.item() == 0
     expected = np.full((num_rows, top_k, HIDDEN), np.nan, np.float32)
@@ -145,7 +157,10 @@ def test_an_expert_nobody_wants_is_not_expanded(device: str) -> None:
     assert not torch.equal(whole.codes[1], untouched[1])
 
 
-def test_the_shared_expert_is_one_matrix_without_a_plan(device: str) -> None:
+@pytest.mark.parametrize("tiling", TILINGS)
+def test_the_shared_expert_is_one_matrix_without_a_plan(
+    tiling: Tiling | WarpTiling, device: str
+) -> None:
     formats = ("Q5_K", "Q5_K", "Q5_0")
     x = np.random.default_rng().normal(0, 3, (19, HIDDEN)).astype(np.float32)
     raws = _matrices(formats, 1)
@@ -153,13 +168,14 @@ def test_the_shared_expert_is_one_matrix_without_a_plan(device: str) -> None:
     bad = torch.zeros(1, dtype=torch.int32, device=device)
     gated_mlp(
         prompt_codes(x, device), *_on_device(formats, raws, device),
-        poisoned_codes(24, FFN, device), out, bad, TILING,
+        poisoned_codes(24, FFN, device), out, bad, tiling,
     )  # fmt: skip
     assert bad.item() == 0
     assert _same_bits(out, _reference(formats, raws, 0, x))
 
 
-def test_a_hidden_value_that_is_no_number_is_told(device: str) -> None:
+@pytest.mark.parametrize("tiling", TILINGS[:2])
+def test_a_hidden_value_that_is_no_number_is_told(tiling: Tiling | WarpTiling, device: str) -> None:
     formats = ("Q8_0", "Q8_0", "Q8_0")
     raws = _matrices(formats, 1)
     raws[1][0, 0, :2] = (0, 0x7C)  # an infinite scale
@@ -167,6 +183,6 @@ def test_a_hidden_value_that_is_no_number_is_told(device: str) -> None:
     bad = torch.zeros(1, dtype=torch.int32, device=device)
     gated_mlp(
         prompt_codes(x, device), *_on_device(formats, raws, device),
-        poisoned_codes(3, FFN, device), poison(device, 3, HIDDEN), bad, TILING,
+        poisoned_codes(3, FFN, device), poison(device, 3, HIDDEN), bad, tiling,
     )  # fmt: skip
     assert bad.item() == 1

@@ -13,7 +13,7 @@ from strata.formats.naming import required_tensors
 from strata.formats.synth import GEOMETRIES, MIXES, _plan, spec_of
 from strata.gpu import prompt_layout
 from strata.gpu.kernels import bf16_prompt, delta_scan, expand, expert_sort, index_prompt, indexer
-from strata.gpu.kernels.grouped_product import EXPERT_TILING
+from strata.gpu.kernels.prompt_tilings import EXPERT_TILING
 from strata.gpu.memory_plan import MemoryPlan, Wishes, session_bytes, with_fitting_chunk
 from strata.gpu.model_layout import model_layout
 from strata.gpu.packing_fields import BLOCK_FORMATS

@@ -7,14 +7,25 @@ the grid is as large as the worst routing needs, programs without a tile end at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
 
 from strata.gpu.kernels import arith
+from strata.gpu.kernels.async_copy import store_four
+from strata.gpu.kernels.prompt_codes import BLOCK
 from strata.gpu.kernels.prompt_tile import tile_sums
+from strata.gpu.kernels.prompt_tilings import (
+    DENSE_TILING,
+    EXPERT_TILING,
+    Tiling,
+    WarpTiling,
+    plain_tiling,
+    warp_options,
+)
+from strata.gpu.kernels.prompt_warps import stage_words, warp_sums
+from strata.gpu.kernels.shared_words import shared_words
 from strata.gpu.kernels.sizes import cdiv
 
 if TYPE_CHECKING:
@@ -23,38 +34,6 @@ if TYPE_CHECKING:
     from strata.gpu.kernels.expand import Expanded
     from strata.gpu.kernels.expert_sort import ExpertPlan
     from strata.gpu.kernels.prompt_codes import PromptCodes
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Shape of a tile; any choice gives the same bits.
-
-    Attributes:
-        tokens, subs: rows of a sub-tile, and how many a program has.
-        rows: weight rows of each of a program's two tiles.
-        step: blocks a round of the loop (1, 2, 4 or 8).
-        stages: rounds whose loads are under way.
-        warps: of a program.
-    """
-
-    tokens: int
-    subs: int
-    rows: int
-    step: int
-    stages: int
-    warps: int
-
-    @property
-    def tile_tokens(self) -> int:
-        """Rows of activations of a program."""
-        return self.tokens * self.subs
-
-
-# The fastest of those tried on an H200 with 8,192 rows, 2026-11-29 (prompt_products_on_card.py):
-# IQ3_S of 10240 x 2560 1.78 ms, where 128 rows of eight warps take 3.11 and 64 of two warps 1.90;
-# gate and up of 256 experts 2.64 ms, with 64 rows of four warps 3.83; down 1.34 against 1.92.
-EXPERT_TILING = Tiling(tokens=32, subs=1, rows=32, step=2, stages=3, warps=1)
-DENSE_TILING = EXPERT_TILING
 
 
 @triton.jit
@@ -128,6 +107,55 @@ def clamped(row, ROWS: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["first_expert", "num_matrices", "num_tokens"])
+def _grouped_warps_kernel(
+    x_codes, x_scales, x_scaled, w_codes, w_scales, w_minima, w_factors, order_ptr, offsets_ptr,
+    tiles_ptr, first_expert, num_matrices, num_tokens, out_ptr, out_stride, MINIMA: tl.constexpr,
+    BLOCKS: tl.constexpr, ROWS: tl.constexpr, IS_GROUPED: tl.constexpr, READ_TOP_K: tl.constexpr,
+    SCATTER: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TOKEN_WARPS: tl.constexpr,
+    ROW_WARPS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    TOKENS: tl.constexpr = 16 * M * TOKEN_WARPS
+    TILE: tl.constexpr = 32 * N * ROW_WARPS
+    row_tiles: tl.constexpr = (ROWS + TILE - 1) // TILE
+    pid = tl.program_id(0)
+    matrix, first, end = find_tile(
+        pid // row_tiles, tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens,
+        IS_GROUPED, TOKENS,
+    )  # fmt: skip
+    if matrix < 0:
+        return
+    thread = tl.arange(0, 32 * TOKEN_WARPS * ROW_WARPS)
+    weights = matrix_at((w_codes, w_scales, w_minima), matrix, 0, MINIMA, BLOCKS, ROWS)
+    first_row = pid % row_tiles * TILE
+    sums = warp_sums(
+        (x_codes, x_scales, x_scaled), first, end, order_ptr, (weights,), first_row,
+        shared_words(stage_words(TOKENS, TILE, STEP, STAGES, MINIMA)), thread, READ_TOP_K > 0,
+        READ_TOP_K, 1, MINIMA, BLOCKS, ROWS, STEP, STAGES, M, N, TOKEN_WARPS, ROW_WARPS,
+    )  # fmt: skip
+    factor = tl.load(w_factors + matrix)
+    token = first + thread // (32 * ROW_WARPS) * (16 * M) + thread % 32 // 4
+    row = first_row + thread // 32 % ROW_WARPS * (32 * N) + thread % 4 * 8
+    for m in tl.static_range(2 * M):
+        position = token + 8 * m
+        is_token = position < end
+        place = tl.minimum(position, end - 1)
+        if SCATTER:
+            place = tl.load(order_ptr + place)
+        at = out_ptr + place.to(tl.int64) * out_stride + row
+        for n in tl.static_range(N):
+            for half in tl.static_range(2):
+                values = ()
+                for i in tl.static_range(4):
+                    # j = 2 half + i // 2, e = 2 (m % 2) + i % 2
+                    values += (
+                        sums[(n * M + m // 2) * 16 + (2 * half + i // 2) * 4 + m % 2 * 2 + i % 2]
+                        * factor,
+                    )
+                is_live = is_token & (row + (32 * n + 4 * half) < ROWS)
+                store_four(at + (32 * n + 4 * half), values, is_live.to(tl.int32))
+
+
+@triton.jit(do_not_specialize=["first_expert", "num_matrices", "num_tokens"])
 def _grouped_kernel(
     x_codes,
     x_scales,
@@ -195,7 +223,7 @@ def grouped_product(
     read_top_k: int,
     scatter: bool,
     first_expert: int = 0,
-    tiling: Tiling = EXPERT_TILING,
+    tiling: Tiling | WarpTiling = EXPERT_TILING,
 ) -> None:
     """Each sorted row times its expert's matrix.
 
@@ -218,7 +246,7 @@ def grouped_product(
 
 
 def prompt_product(
-    x: PromptCodes, weights: Expanded, out: Tensor, tiling: Tiling = DENSE_TILING
+    x: PromptCodes, weights: Expanded, out: Tensor, tiling: Tiling | WarpTiling = DENSE_TILING
 ) -> None:
     """out[t] = weights x[t] for every row of ``x``.
 
@@ -235,6 +263,29 @@ def prompt_product(
 
 
 def _launch(
+    x: PromptCodes,
+    weights: Expanded,
+    num_tiles: int,
+    num_tokens: int,
+    out: Tensor,
+    tiling: Tiling | WarpTiling,
+    routing: dict[str, object],
+) -> None:
+    if isinstance(tiling, WarpTiling):
+        options = warp_options(tiling, x, (weights,))
+        if options is not None and out.stride(0) % 4 == 0 and out.storage_offset() % 4 == 0:
+            _grouped_warps_kernel[(num_tiles * cdiv(weights.num_rows, tiling.tile_rows),)](
+                x_codes=x.codes, x_scales=x.scales, x_scaled=x.scaled_sums, w_codes=weights.codes,
+                w_scales=weights.scales, w_minima=weights.minima, w_factors=weights.factors,
+                num_tokens=num_tokens, out_ptr=out, out_stride=out.stride(0),
+                BLOCKS=weights.inner // BLOCK, ROWS=weights.num_rows, **routing, **options,
+                **arith.LAUNCH,
+            )  # fmt: skip
+            return
+    _launch_plain(x, weights, num_tiles, num_tokens, out, plain_tiling(tiling), routing)
+
+
+def _launch_plain(
     x: PromptCodes,
     weights: Expanded,
     num_tiles: int,

@@ -97,3 +97,18 @@ def load_shared(at: Any) -> Any:
         TensorHandle(_SHARED[at.handle.data // 4], tl.float32),
         tl.block_type(tl.float32, at.type.shape),
     )
+
+
+def load_some(at: Any, NUM: Any, OFFSET: Any) -> tuple[Any, ...]:
+    """``ld.shared.v2.b32`` and its like: NUM words side by side, int32."""
+    first = (at.handle.data + int(OFFSET)) // 4
+    words = _SHARED.view(np.int32)
+    return tuple(_tensor(at, words[first + i]) for i in range(int(NUM)))
+
+
+def load_rows(at: Any, OFFSET: Any) -> tuple[Any, ...]:
+    """``ldmatrix.m8n8.x4``: of each eight lanes' rows of 16 bytes, a word for every lane."""
+    rows = ((at.handle.data + int(OFFSET)) // 4).reshape(-1, 4, 8)
+    lane = np.arange(32)
+    words = _SHARED.view(np.int32)
+    return tuple(_tensor(at, words[rows[:, i, lane // 4] + lane % 4].reshape(-1)) for i in range(4))

@@ -1,0 +1,120 @@
+"""How the products of a prompt are cut into tiles; a choice of speed, for bits are the same in all.
+
+Owns the two kinds of tiles, which of them can multiply which matrices, and what is launched unless
+somebody asks for another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strata.gpu.kernels.expand import SINGLE
+from strata.gpu.kernels.prompt_codes import BLOCK
+from strata.gpu.kernels.prompt_warps import stage_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strata.gpu.kernels.expand import Expanded
+    from strata.gpu.kernels.prompt_codes import PromptCodes
+
+_SHARED_BYTES = 48 << 10  # what a kernel may declare
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Shape of a tile; any choice gives the same bits.
+
+    Attributes:
+        tokens, subs: rows of a sub-tile, and how many a program has.
+        rows: weight rows of each of a program's two tiles.
+        step: blocks a round of the loop (1, 2, 4 or 8).
+        stages: rounds whose loads are under way.
+        warps: of a program.
+    """
+
+    tokens: int
+    subs: int
+    rows: int
+    step: int
+    stages: int
+    warps: int
+
+    @property
+    def tile_tokens(self) -> int:
+        """Rows of activations of a program."""
+        return self.tokens * self.subs
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTiling:
+    """Shape of a tile whose threads are placed by hand (``prompt_warps``); gives the same bits.
+
+    Attributes:
+        m: sixteens of activation rows of a warp.
+        n: blocks of 32 weight rows of a warp; gate and up have half each.
+        token_warps, row_warps: warps of a program, one beside the other.
+        step: blocks of 32 values that are copied at a time, at most; 1, 2, 4 or 8.
+        stages: of shared memory, at least two.
+        registers: the most of a thread, or none.
+    """
+
+    m: int
+    n: int
+    token_warps: int
+    row_warps: int
+    step: int
+    stages: int
+    registers: int = 0
+
+    @property
+    def tile_tokens(self) -> int:
+        """Rows of activations of a program."""
+        return 16 * self.m * self.token_warps
+
+    @property
+    def tile_rows(self) -> int:
+        """Weight rows of a program, those of gate and up together."""
+        return 32 * self.n * self.row_warps
+
+
+# The fastest of those tried on an H200 with 8,192 rows, 2026-11-29 (prompt_products_on_card.py):
+# IQ3_S of 10240 x 2560 1.78 ms, where 128 rows of eight warps take 3.11 and 64 of two warps 1.90;
+# gate and up of 256 experts 2.64 ms, with 64 rows of four warps 3.83; down 1.34 against 1.92.
+EXPERT_TILING = Tiling(tokens=32, subs=1, rows=32, step=2, stages=3, warps=1)
+DENSE_TILING = EXPERT_TILING
+
+
+def warp_options(
+    tiling: WarpTiling, x: PromptCodes, matrices: Sequence[Expanded]
+) -> dict[str, int] | None:
+    """Options of a launch by warps; None where the matrices are not made for it."""
+    first = matrices[0]
+    blocks = first.inner // BLOCK
+    if (
+        any(w.kind != SINGLE or w.num_minima != first.num_minima for w in matrices)
+        or first.num_minima > 1
+        or first.num_rows % 4 != 0
+        or max(x.num_rows, first.num_rows) * first.inner >= 1 << 31
+    ):
+        return None
+    step, tokens, rows = tiling.step, tiling.tile_tokens, tiling.tile_rows
+    while blocks % step != 0 or (
+        4 * stage_words(tokens, rows, step, tiling.stages, first.num_minima) > _SHARED_BYTES
+    ):
+        step //= 2
+    options = {
+        "MINIMA": first.num_minima, "M": tiling.m, "N": tiling.n // len(matrices),
+        "TOKEN_WARPS": tiling.token_warps, "ROW_WARPS": tiling.row_warps, "STEP": step,
+        "STAGES": tiling.stages, "num_warps": tiling.token_warps * tiling.row_warps,
+    }  # fmt: skip
+    return options | ({"maxnreg": tiling.registers} if tiling.registers else {})
+
+
+def plain_tiling(tiling: Tiling | WarpTiling) -> Tiling:
+    """One for any matrices, of as many rows of activations."""
+    if isinstance(tiling, Tiling):
+        return tiling
+    warps = max(1, tiling.tile_tokens // 32)
+    return Tiling(tokens=tiling.tile_tokens, subs=1, rows=32, step=2, stages=3, warps=warps)
