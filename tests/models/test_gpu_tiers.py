@@ -106,13 +106,13 @@ def per_layer(num: int):
 @pytest.mark.parametrize(
     ("slots", "share"),
     [
-        (shared_slots(LAYERS, EXPERTS, 0), 0.0),
-        (shared_slots(LAYERS, EXPERTS, 0), 1.0),
-        (per_layer(1), 0.0),
+        pytest.param(shared_slots(LAYERS, EXPERTS, 0), 0.0, marks=pytest.mark.slow),
+        pytest.param(shared_slots(LAYERS, EXPERTS, 0), 1.0, marks=pytest.mark.slow),
+        pytest.param(per_layer(1), 0.0, marks=pytest.mark.slow),
         (per_layer(1), 0.5),
-        (per_layer(2), 0.5),
-        (shared_slots(LAYERS, EXPERTS, 5), 0.5),
-        (per_layer(4), 0.5),
+        pytest.param(per_layer(2), 0.5, marks=pytest.mark.slow),
+        pytest.param(shared_slots(LAYERS, EXPERTS, 5), 0.5, marks=pytest.mark.slow),
+        pytest.param(per_layer(4), 0.5, marks=pytest.mark.slow),
     ],
 )
 def test_decoding_has_the_bits_of_all_resident(
@@ -156,6 +156,7 @@ def test_a_prompt_has_the_bits_of_all_resident(
     assert same_bits(one.model.new_session(80).prefill(prompt()), prompt_logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_change_no_bit(
     path: Path, resident, tokens, made: list[Tiered], policy: str
