@@ -122,7 +122,7 @@ def scan(sass_dir):
 def attention(sass_dir):
     for is_int8 in (False, True):
         cells = "*i8" if is_int8 else "*fp16"
-        tile, stages, warps = (
+        tile, stages, warps, _ = (
             attention_prompt.SPARSE_INT8 if is_int8 else attention_prompt.SPARSE_HALVES
         )
         scales = "*fp16" if is_int8 else None

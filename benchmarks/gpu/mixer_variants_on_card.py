@@ -40,10 +40,12 @@ SCAN = {
              (4, 1), (8, 1)],
 }  # fmt: skip
 ATTENTION = {
-    "halves": [(*HALVES, 0), (64, 3, 4, 0), (64, 4, 4, 0), (64, 2, 4, 132), (64, 3, 4, 132),
-               (64, 3, 2, 0), (32, 3, 4, 0), (32, 3, 2, 0), (32, 4, 2, 0), (32, 2, 2, 0)],
-    "int8": [(*INT8, 0), (32, 2, 2, 0), (32, 3, 2, 0), (64, 3, 4, 0), (64, 2, 2, 0),
-             (32, 3, 4, 0), (32, 1, 2, 132)],
+    "halves": [(*HALVES, 0), (64, 3, 4, None, 0), (64, 5, 4, None, 0), (64, 5, 8, None, 0),
+               (32, 3, 4, None, 0), (32, 3, 4, 128, 0), (32, 5, 4, None, 0), (32, 5, 4, 128, 0),
+               (32, 5, 2, None, 0), (32, 3, 2, None, 0), (64, 3, 4, None, 132),
+               (32, 5, 4, None, 132), (16, 5, 2, None, 0), (16, 5, 4, None, 0)],
+    "int8": [(*INT8, 0), (32, 2, 2, None, 0), (32, 3, 2, None, 0), (32, 5, 2, None, 0),
+             (64, 3, 4, None, 0), (64, 5, 4, None, 0), (32, 3, 4, None, 0), (32, 5, 4, None, 0)],
     "dense": [(attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS), (64, 16), (32, 32),
               (64, 64), (32, 64), (128, 32)],
 }  # fmt: skip
@@ -69,8 +71,8 @@ def chosen(kind, variant):
     elif kind == "dense":
         attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS = variant
     else:
-        attention_prompt.SPARSE_HALVES = attention_prompt.SPARSE_INT8 = variant[:3]
-        attention_prompt.NEIGHBOURS = variant[3]
+        attention_prompt.SPARSE_HALVES = attention_prompt.SPARSE_INT8 = variant[:4]
+        attention_prompt.NEIGHBOURS = variant[4]
     try:
         yield
     finally:

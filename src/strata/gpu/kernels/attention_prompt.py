@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
     from strata.gpu.kernels.qsa_append import Cells
 
-# Cells of a tile, tiles under way and warps, for one query's own cells: of halves, then of int8.
+# Cells of a tile, stages of the loop, warps and most registers of a thread, for one query's own
+# cells: of halves, then of int8. A tile's cells come by way of its blocks, so with three stages the
+# blocks come one tile earlier, and with five the cells two tiles ahead.
 # The fastest tried on an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py):
 # 6.8 ms a layer (8.7 with one tile under way, 8.6 with 32 cells of two warps), and 9.5 (10.7).
-SPARSE_HALVES, SPARSE_INT8 = (64, 2, 4), (32, 1, 2)
+Sparse = tuple[int, int, int, int | None]
+SPARSE_HALVES: Sparse = (64, 2, 4, None)
+SPARSE_INT8: Sparse = (32, 1, 2, None)
 # Programs between two that take neighbouring queries, if any: those of one multiprocessor, where
 # they could find each other's cells in the first level cache.
 NEIGHBOURS = 0
@@ -90,11 +94,11 @@ def attend_prompt(
             num_warps=8, num_stages=1, **LAUNCH,
         )  # fmt: skip
     if dense < num_rows:
-        tile, stages, warps = SPARSE_INT8 if cells.is_int8 else SPARSE_HALVES
+        tile, stages, warps, registers = SPARSE_INT8 if cells.is_int8 else SPARSE_HALVES
         _attend_kernel[(num_rows - dense, kv_heads)](
             *args, dense, num_rows, **shape, IS_DENSE=False,
             ROWS=max(16, next_power_of_2(per_kv)), TILE=tile, num_warps=warps,
-            num_stages=stages, **LAUNCH,
+            num_stages=stages, maxnreg=registers, **LAUNCH,
         )  # fmt: skip
 
 
@@ -206,9 +210,15 @@ def _attend_tile(
     keys, values = (), ()
     for group in tl.static_range(GROUPS):
         keys = keys + (halves_of(tl.load(keys_ptr + at + group * PART, is_value, 0)),)
-    # Asked for before the scores are known, so that both wait for memory at once.
-    for group in tl.static_range(GROUPS):
-        values = values + (halves_of(tl.load(values_ptr + at + group * PART, is_value, 0)),)
+    # Asked for before the scores are known, so that both wait for memory at once. Halves as columns:
+    # so they come into shared memory without a register in between.
+    if not IS_INT8:
+        at = place[None, :] * PART + offs_w[:, None]
+        values = (tl.load(values_ptr + at, (offs_w < PART)[:, None], 0),)
+    else:
+        for group in tl.static_range(GROUPS):
+            stored = tl.load(values_ptr + at + group * PART, is_value, 0)
+            values = values + (tl.trans(halves_of(stored)),)
     score = tl.dot(keys[0], q_hi[0], tl.dot(keys[0], q_lo[0]))  # type: ignore[misc]
     if IS_INT8:
         at_scale = place * GROUPS
@@ -228,12 +238,10 @@ def _attend_tile(
         for group in tl.static_range(GROUPS):
             scale = tl.load(value_scales_ptr + at_scale + group, is_cell, 0.0).to(tl.float32)
             w_hi, w_lo = split(weights * (scale * SHAPE[3])[:, None])
-            turned = tl.trans(values[group])
-            part = tl.dot(turned, w_lo, acc[group] * shrink[None, :])
-            new_acc = new_acc + (tl.dot(turned, w_hi, part),)
+            part = tl.dot(values[group], w_lo, acc[group] * shrink[None, :])
+            new_acc = new_acc + (tl.dot(values[group], w_hi, part),)
     else:
         w_hi, w_lo = split(weights)
-        turned = tl.trans(values[0])  # type: ignore[misc]
-        part = tl.dot(turned, w_lo, acc[0] * shrink[None, :])
-        new_acc = (tl.dot(turned, w_hi, part),)
+        part = tl.dot(values[0], w_lo, acc[0] * shrink[None, :])
+        new_acc = (tl.dot(values[0], w_hi, part),)
     return new_acc, new_largest, total
