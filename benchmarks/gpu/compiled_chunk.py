@@ -61,9 +61,9 @@ def bf16(sass_dir):
         "parts_ptr": "*bf16", "plane": "i32", "panels_ptr": "*bf16", "streams_ptr": "*fp32",
         "inverse_ptr": "*fp32", "gamma_ptr": "*fp32", "x_ptr": "*fp32", **CODES,
         "num_tokens": "i32", "INNER": RANK, "LOADS": RANK // 32, "D": HIDDEN, "STREAMS": STREAMS,
-        "TOKENS": read_prompt._MIX_TOKENS, "STAGES": read_prompt._MIX_STAGES,
+        "TOKENS": read_prompt.MIX_TILING[0], "STAGES": read_prompt.MIX_TILING[2],
     }  # fmt: skip
-    kernel, warps = read_prompt._up_mix_kernel, read_prompt._MIX_WARPS
+    kernel, warps = read_prompt._up_mix_kernel, read_prompt.MIX_TILING[1]
     show("up and mix", kernel, arguments, warps, 0, sass_dir, has_loop=True)
     arguments = {
         "sums_ptr": "*fp32", "plane": "i32", "stride": "i32", "first": "i32", "first_inject": "i32",

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from strata.gpu.float_matrix import FloatMatrix
     from strata.gpu.kernels.prompt_codes import PromptCodes
 
-# Tile of the up product: a block of 32 columns of every stream times rows of activations.
-_MIX_TOKENS, _MIX_WARPS, _MIX_STAGES = 64, 4, 3
+MIX_TILING = (64, 8, 3)
+"""Of the up product, a block of 32 columns of every stream: rows of activations, warps, stages.
+
+With four warps a thread has twice the sums and keeps 632 bytes of them in memory; with eight, 106
+registers and nothing there (compiled for sm_90).
+"""
 _STEP = tl.constexpr(32)
 
 
@@ -88,6 +92,7 @@ def up_mix_prompt(
     x: Tensor,
     codes: PromptCodes,
     bad: Tensor,
+    tiling: tuple[int, int, int] = MIX_TILING,
 ) -> None:
     """x = mean over the streams of normed stream * sigmoid(up . low), and its codes.
 
@@ -103,13 +108,15 @@ def up_mix_prompt(
         x: [N, D] float32.
         codes: of x.
         bad: [1] int32, becomes 1 when x is NaN or infinite.
+        tiling: as MIX_TILING; the bits are the same.
     """
     num_rows, num_streams, width = streams.shape
-    _up_mix_kernel[(cdiv(num_rows, _MIX_TOKENS) * (width // 32),)](
+    tokens, warps, stages = tiling
+    _up_mix_kernel[(cdiv(num_rows, tokens) * (width // 32),)](
         parts, parts.stride(0), weights.panels.view(parts.dtype), streams, inverse, gamma, x,
         codes.codes, codes.scales, codes.scaled_sums, codes.scaled_half_sums, bad, num_rows,
         INNER=weights.inner, LOADS=weights.panels.shape[1] // 512, D=width, STREAMS=num_streams,
-        TOKENS=_MIX_TOKENS, STAGES=_MIX_STAGES, num_warps=_MIX_WARPS, **LAUNCH,
+        TOKENS=tokens, STAGES=stages, num_warps=warps, **LAUNCH,
     )  # fmt: skip
 
 
