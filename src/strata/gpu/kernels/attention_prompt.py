@@ -210,8 +210,8 @@ def _attend_tile(
     keys, values = (), ()
     for group in tl.static_range(GROUPS):
         keys = keys + (halves_of(tl.load(keys_ptr + at + group * PART, is_value, 0)),)
-    # Asked for before the scores are known, so that both wait for memory at once; as columns, halves
-    # come into shared memory without a register in between.
+    # Asked for before the scores are known, so that both wait for memory at once. As columns,
+    # halves come into shared memory without a register in between.
     if not IS_INT8:
         at = place[None, :] * PART + offs_w[:, None]
         values = (tl.load(values_ptr + at, (offs_w < PART)[:, None], 0),)
