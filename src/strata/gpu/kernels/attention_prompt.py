@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 # blocks come one tile earlier, and with five the cells two tiles ahead.
 # The fastest tried on an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py):
 # 6.8 ms a layer (8.7 with one tile under way, 8.6 with 32 cells of two warps), and 9.5 (10.7).
-Sparse = tuple[int, int, int, int | None]
-SPARSE_HALVES: Sparse = (64, 2, 4, None)
-SPARSE_INT8: Sparse = (32, 1, 2, None)
+_Sparse = tuple[int, int, int, int | None]
+SPARSE_HALVES: _Sparse = (64, 2, 4, None)
+SPARSE_INT8: _Sparse = (32, 1, 2, None)
 # Programs between two that take neighbouring queries, if any: those of one multiprocessor, where
 # they could find each other's cells in the first level cache.
 NEIGHBOURS = 0
@@ -242,6 +242,6 @@ def _attend_tile(
             new_acc = new_acc + (tl.dot(values[group], w_hi, part),)
     else:
         w_hi, w_lo = split(weights)
-        part = tl.dot(values[0], w_lo, acc[0] * shrink[None, :])
-        new_acc = (tl.dot(values[0], w_hi, part),)
+        part = tl.dot(values[0], w_lo, acc[0] * shrink[None, :])  # type: ignore[misc]
+        new_acc = (tl.dot(values[0], w_hi, part),)  # type: ignore[misc]
     return new_acc, new_largest, total
