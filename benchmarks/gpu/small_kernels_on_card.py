@@ -24,7 +24,8 @@ from window_on_card import Switch
 
 from strata.gpu.float_matrix import pack_floats
 from strata.gpu.kernels import arith, attention, indexer
-from strata.gpu.kernels.float_product import FloatTiling, float_product, tiling_of
+from strata.gpu.kernels.float_product import float_product
+from strata.gpu.kernels.float_tiling import FloatTiling, tiling_of
 from strata.gpu.kernels.quantize import empty_codes
 from strata.gpu.kernels.stream_read import read_activated
 

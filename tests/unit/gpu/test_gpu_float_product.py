@@ -12,6 +12,7 @@ from strata.formats.block_formats import FORMATS  # noqa: E402
 from strata.formats.quantize import quantize  # noqa: E402
 from strata.gpu.float_matrix import pack_floats  # noqa: E402
 from strata.gpu.kernels import float_product as module  # noqa: E402
+from strata.gpu.kernels import float_tiling  # noqa: E402
 from strata.reference import expert_numerics  # noqa: E402
 
 float_product = module.float_product
@@ -82,8 +83,8 @@ def test_values_past_the_end_are_not_read(name: str, device: str) -> None:
 def test_a_card_has_programs_enough(
     num_rows: int, inner: int, num_inputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "INTERPRETED", False)
-    rows = module.tiling_of(num_rows, inner, num_inputs).rows
+    monkeypatch.setattr(float_tiling, "INTERPRETED", False)
+    rows = float_tiling.tiling_of(num_rows, inner, num_inputs).rows
     threads = 4 * rows * -(-inner // 320)
     assert 32 <= threads <= 512
     assert threads == 32 or -(-num_rows // rows) >= 64

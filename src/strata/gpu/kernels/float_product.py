@@ -8,14 +8,14 @@ depend neither on the grid nor on the number of activation rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import INTERPRETED, over, silu
+from strata.gpu.kernels.arith import over, silu
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, fetch_ahead, wait_for_inputs
+from strata.gpu.kernels.float_tiling import MOST_INPUTS, FloatTiling, tiling_of
 from strata.gpu.kernels.shared_words import load_shared, shared_words, store_shared
 from strata.gpu.kernels.warp import from_lane
 from strata.gpu.kernels.words import half_of, load_words
@@ -30,13 +30,7 @@ _STREAM = tl.constexpr("ld.global.L1::no_allocate.L2::128B")
 _CACHED = tl.constexpr("ld.global")
 _SEGMENT = tl.constexpr(SEGMENT_COLUMNS)
 # Loads of sixteen bytes a thread keeps in flight: a segment of halves, half a segment of floats.
-# It loads as many of activations at once, over all rows.
-_MOST_AHEAD, _MOST_INPUTS = 10, 10
-# Calls of an interpreted program cost the same whatever its width.
-_INTERPRETED_ROWS = 256
-# Programs for all of a card, and threads of one. Every program reads all of the activations, so
-# with several rows of these it takes twice the rows of the matrix, two in a thread.
-_ENOUGH_PROGRAMS, _MOST_THREADS = 128, 256
+_MOST_AHEAD = 10
 
 
 @triton.jit
@@ -305,7 +299,7 @@ def float_shape(
     *,
     share: int = 1,
     across: int = 1,
-    most_inputs: int = _MOST_INPUTS,
+    most_inputs: int = MOST_INPUTS,
 ) -> dict[str, object]:
     """The compile-time arguments that a matrix and the number of rows of x decide.
 
@@ -326,38 +320,6 @@ def float_shape(
     )
     shape = (weights.inner, loads, values, segments, steps, ahead, together, share, across)
     return {"FORMAT": weights.format_name, "SHAPE": shape}
-
-
-@dataclass(frozen=True, slots=True)
-class FloatTiling:
-    """How ``float_product`` shares a matrix out; bits do not depend on it.
-
-    Attributes:
-        rows: of the matrix, for one program.
-        share: of those, for one thread: what it loads of x serves them all. ``rows`` is a power of
-            two times this.
-        most_inputs: loads of sixteen bytes of x in flight.
-    """
-
-    rows: int
-    share: int = 1
-    most_inputs: int = _MOST_INPUTS
-
-
-def tiling_of(num_rows: int, inner: int, num_inputs: int) -> FloatTiling:
-    """Which one ``float_product`` takes."""
-    if INTERPRETED:
-        return FloatTiling(min(_INTERPRETED_ROWS, triton.next_power_of_2(num_rows)))
-    segments = triton.next_power_of_2(triton.cdiv(inner, SEGMENT_COLUMNS))
-    factor = 1 if num_inputs == 1 else 2
-    # Of 320 and of 257 rows, the ones that decoding has, four a program were best (H200).
-    rows = max(4, 8 // segments)
-    while (
-        8 * rows * segments <= _MOST_THREADS * factor
-        and triton.cdiv(num_rows, 2 * rows) * factor >= _ENOUGH_PROGRAMS
-    ):
-        rows *= 2
-    return FloatTiling(rows, share=min(rows, factor))
 
 
 def can_split(inner: int) -> bool:
