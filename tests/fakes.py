@@ -160,12 +160,14 @@ class FakeAnswer:
         self.stops = stops
         self.text = ""
         self.num_sent = 0
+        self.stop_text: str | None = None
 
     def push(self, token_id: int) -> tuple[str, bool]:
         self.text += f"<{token_id}>"
         for stop in self.stops:
             if stop in self.text:
                 self.text = self.text[: self.text.index(stop)]
+                self.stop_text = stop
                 return self.finish(), True
         return ("", False) if self.stops else (self.finish(), False)
 

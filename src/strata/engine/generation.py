@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 class AnswerText(Protocol):
     """Token ids in, text out, with the request's stop texts looked for."""
 
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that was met, once one was."""
+
     def push(self, token_id: int, /) -> tuple[str, bool]:
         """Text that is certain now, and whether a stop text was met."""
 
@@ -305,6 +309,7 @@ class Generation(Iterator[TokenEvent]):
             logprobs=tuple(token for token in used if token.logprob is not None),
             finish_reason=reason,
             timings=None if reason is None else progress.timings(len(request.prompt)),
+            stop_text=request.text.stop_text,
         )
 
     def _last_event(self, progress: _Progress, reason: FinishReason) -> TokenEvent:

@@ -32,6 +32,11 @@ class StreamedAnswer:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops)
 
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that was met, once one was."""
+        return self._matcher.matched
+
     def push(self, token_id: int) -> tuple[str, bool]:
         """Text certain now, and whether a stop text was met."""
         text = self._matcher.push(self._detokenizer.push(token_id))
@@ -81,6 +86,30 @@ class ModelText:
             return [self._tokenizer.bos_id, *ids]
         return ids
 
+    def encode_more(self, text: str) -> list[int]:
+        """Ids of text that goes on behind ids that are there already."""
+        return self._tokenizer.encode(text)
+
+    def token_id(self, literal: str) -> int | None:
+        """The one token spelled ``literal``, if the vocabulary names one."""
+        return self._tokenizer.token_id(literal)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes a token stands for; control tokens give their literal text.
+
+        Raises:
+            RequestError: no such id.
+        """
+        return self._tokenizer.token_bytes(token_id)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ``ids`` as a whole; invalid bytes become U+FFFD.
+
+        Raises:
+            RequestError: no such id.
+        """
+        return self._tokenizer.decode(ids)
+
     def encode_chat(self, messages: Sequence[Message], values: Mapping[str, object]) -> list[int]:
         """Ids of a conversation, up to where the assistant speaks next."""
         if self._template.notice is not None:
@@ -117,6 +146,8 @@ class NoText:
 
 
 class _Silent:
+    stop_text = None
+
     def push(self, _token_id: int) -> tuple[str, bool]:
         return "", False
 

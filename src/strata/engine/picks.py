@@ -47,9 +47,9 @@ def picks_of(sampling: SamplingParams, allow: Allow | None, picker: Picker | Non
     Args:
         sampling: its options.
         allow: which tokens may come next; None for any.
-        picker: the device's, if it has one. Log-probabilities need the logits here.
+        picker: the device's, if it has one. Log-probabilities and biases need the logits here.
     """
-    if picker is None or sampling.logprobs is not None:
+    if picker is None or sampling.logprobs is not None or sampling.logit_bias:
         return HostPicks(sampling, allow)
     return DevicePicks(sampling, allow, picker)
 

@@ -67,8 +67,9 @@ class TokenEvent:
 
     ``text`` may be empty while bytes of a character, or the start of a stop text, are held back;
     the texts of all events together are the answer. The last event has a ``finish_reason`` and
-    the final ``timings``, and may carry text without tokens. ``logprobs`` has one item for
-    each token when the request asked for them.
+    the final ``timings``, and may carry text without tokens; its ``stop_text`` is the stop text
+    that ended the answer, if one did. ``logprobs`` has one item for each token when the request
+    asked for them.
     """
 
     request_id: int
@@ -77,6 +78,7 @@ class TokenEvent:
     logprobs: tuple[Sampled, ...] = ()
     finish_reason: FinishReason | None = None
     timings: Timings | None = None
+    stop_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ _BLOCK: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A picked token. Log-probabilities are of the masked, unpenalised logits."""
+    """A picked token. Log-probabilities are of the masked logits, before bias and penalties."""
 
     id: int
     logprob: float | None  # None unless asked for
@@ -72,7 +72,9 @@ def sample(
     _check_logits(logits, position)
     if mask is not None:
         logits = np.where(allowed_tokens(mask, len(logits)), logits, _MASKED)
-    penalised = _penalise(logits, params, history) if params.has_penalties else logits
+    penalised = _biased(logits, params) if params.logit_bias else logits
+    if params.has_penalties:
+        penalised = _penalise(penalised, params, history)
     if params.is_greedy:
         picked = int(np.argmax(penalised))
         if penalised[picked] == _MASKED:
@@ -134,6 +136,23 @@ def allowed_tokens(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
     if allowed.shape != (vocab_size,):
         raise ValueError(f"the mask of shape {mask.shape} does not fit {vocab_size} logits")
     return allowed
+
+
+def _biased(logits: Logits, params: SamplingParams) -> Logits:
+    """A copy with ``logit_bias`` added; what is masked stays masked.
+
+    Raises:
+        RequestError: an id outside the vocabulary.
+    """
+    biased = logits.copy()
+    for token_id, added in params.logit_bias:
+        if token_id >= len(logits):
+            raise RequestError(
+                f"logit_bias names token {token_id}, but the vocabulary has {len(logits)}.\n"
+                "  Try: ids of this model's own tokenizer."
+            )
+        biased[token_id] += np.float32(added)
+    return biased
 
 
 def _penalise(logits: Logits, params: SamplingParams, history: History) -> Logits:

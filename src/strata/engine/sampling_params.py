@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from strata.errors import SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_CANDIDATES: Final = 64
 """Most tokens a draw chooses from; ``top_k`` of 0 or above means this many."""
@@ -25,6 +23,8 @@ MAX_LOGPROBS: Final = 20
 MAX_SEED: Final = (1 << 64) - 1
 _MAX_STOPS: Final = 16
 _NO_LIMIT: Final = 1 << 62
+_MAX_BIASES: Final = 1024
+_MAX_BIAS: Final = 100.0
 
 # name: lowest and highest allowed value. Penalties may be strong enough to forbid repeats.
 _REALS: Final = {
@@ -49,7 +49,7 @@ _OPTIONAL: Final = frozenset({"seed", "max_tokens", "logprobs"})
 class SamplingParams:
     """One request's options. Checked when made; wrong values raise SettingsError.
 
-    The order is mask, penalties, top_k, top_p, min_p, temperature, draw.
+    The order is mask, bias, penalties, top_k, top_p, min_p, temperature, draw.
     """
 
     temperature: float = 1.0
@@ -78,6 +78,8 @@ class SamplingParams:
     """Log-probabilities wanted beside the picked token's; ``None`` reports none at all."""
     ignore_eos: bool = False
     """Go on past end tokens."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit before the penalties)."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _REALS.items():
@@ -89,12 +91,13 @@ class SamplingParams:
         _check_stops(self.stop)
         if not isinstance(self.ignore_eos, bool):
             raise _wrong("ignore_eos", self.ignore_eos, "true or false", "false")
+        _check_bias(self.logit_bias)
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> SamplingParams:
         """Parameters from names and values, as a request or a command line gives them.
 
-        ``stop`` may be one text or a list.
+        ``stop`` may be one text or a list, ``logit_bias`` a mapping.
 
         Raises:
             SettingsError: an unknown name, with the nearest known one, or a wrong value.
@@ -114,6 +117,9 @@ class SamplingParams:
             values["stop"] = (stop,)
         elif isinstance(stop, list):
             values["stop"] = tuple(stop)
+        bias = values.get("logit_bias")
+        if isinstance(bias, Mapping):
+            values["logit_bias"] = tuple(bias.items())
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks every value
 
     @property
@@ -175,6 +181,21 @@ def _check_stops(stops: object) -> None:
         # A lone surrogate stands for bytes that were not UTF-8; no answer can ever hold it.
         if any("\ud800" <= letter <= "\udfff" for letter in stop):
             raise SettingsError(f"stop {stop!r} is not valid UTF-8.\n  Try: send it as UTF-8.")
+
+
+def _check_bias(bias: object) -> None:
+    expected = f"at most {_MAX_BIASES} token ids, each with a number within +-{_MAX_BIAS:g}"
+    if not isinstance(bias, tuple) or len(bias) > _MAX_BIASES:
+        raise _wrong("logit_bias", bias, expected, None)
+    for item in bias:
+        is_pair = isinstance(item, tuple) and len(item) == 2
+        if not is_pair or any(isinstance(part, bool) for part in item):
+            raise _wrong("logit_bias", bias, expected, None)
+        token_id, added = item
+        if not isinstance(token_id, int) or token_id < 0:
+            raise _wrong("logit_bias", bias, expected, None)
+        if not isinstance(added, int | float) or not -_MAX_BIAS <= added <= _MAX_BIAS:
+            raise _wrong("logit_bias", bias, expected, None)
 
 
 def _wrong(name: str, value: object, expected: str, nearest: str | None) -> SettingsError:

@@ -299,3 +299,31 @@ def test_options_become_parameters() -> None:
     assert params == SamplingParams(stop=("END",), top_k=0, seed=5)
     assert SamplingParams.from_options({"stop": ["a", "b"]}).stop == ("a", "b")
     assert SamplingParams.from_options({}) == SamplingParams()
+
+
+def test_a_bias_is_added_before_penalties_and_not_to_logprobs() -> None:
+    row = np.array([2.0, 1.0, -1.0, 0.0], np.float32)
+    plain = SamplingParams(temperature=0, logprobs=1, repeat_penalty=2.0)
+    biased = dataclasses.replace(plain, logit_bias=((2, 9.0), (0, -100.0)))
+    picked = sample(row, biased, [2], 1)
+    assert picked.id == 2
+    total = math.log(sum(math.exp(x) for x in row.tolist()))
+    assert picked.logprob == pytest.approx(-1.0 - total)
+    assert picked.top[0][0] == 0
+    assert row.tolist() == [2.0, 1.0, -1.0, 0.0]
+    # The penalty comes second: (-1 + 4.5) / 2 is less than 2, where -1 * 2 + 4.5 is more.
+    weaker = dataclasses.replace(plain, logit_bias=((2, 4.5),))
+    assert sample(row, weaker, [2], 1).id == 0
+    mask = np.array([False, True, False, True])
+    assert sample(row, biased, [], 0, mask).id == 1
+    with pytest.raises(RequestError, match="names token 4"):
+        sample(row, dataclasses.replace(plain, logit_bias=((4, 1.0),)), [], 0)
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [((0, 101.0),), ((-1, 1.0),), ((0, True),), ((0,),), (("a", 1.0),), ((0, math.nan),), 3],
+)
+def test_wrong_biases_are_refused(bias: object) -> None:
+    with pytest.raises(SettingsError, match="logit_bias"):
+        SamplingParams(logit_bias=bias)  # type: ignore[arg-type]

@@ -1,0 +1,236 @@
+"""The engine's own process: loads a model, answers one request after the other.
+
+Owns the thread that listens and the one that works. Knows no HTTP; the other side of the pipe is
+``engine_process``. Ends when told to, when the pipe closes, and when the engine's loop dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import queue
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+import numpy as np
+
+from strata import telemetry
+from strata.engine.engine import Engine
+from strata.engine.sampling_params import SamplingParams
+from strata.errors import EngineStopped, RequestError, SettingsError, StrataError
+from strata.server import protocol
+from strata.server.think_budget import ThinkBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from multiprocessing.connection import Connection
+
+    from strata.engine.generation import Generation
+    from strata.engine.request import FinishReason, Timings, TokenEvent
+    from strata.engine.session import OnProgress
+    from strata.settings import Settings
+
+EXIT_FAILED: Final = 70
+# Bytes loaded are told at most this often.
+_TELL_EVERY_S: Final = 0.1
+
+
+class OpenEngine(Protocol):
+    """Makes the engine of this process; importable by name, so that a new process finds it."""
+
+    def __call__(self, *, on_progress: OnProgress) -> Engine:
+        """The engine, loaded."""
+
+
+class OpenModel:
+    """Opens the model of some settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, *, on_progress: OnProgress) -> Engine:
+        """See ``OpenEngine``."""
+        return Engine.from_settings(self._settings, on_progress=on_progress)
+
+
+def main(connection: Connection, open_engine: OpenEngine) -> None:
+    """What the process runs; returns when it is to end."""
+    # Ctrl-C reaches the whole group; the HTTP process ends this one when its answers are out.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    _Child(connection).run(open_engine)
+
+
+class _Child:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._waiting: queue.SimpleQueue[protocol.Submit | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # of what follows
+        self._cancelled: set[int] = set()
+        self._open: set[int] = set()
+        self._current: Generation | None = None
+        self._current_id: int | None = None
+        self._is_ending = False
+        self._num_answered = 0
+        self._memory: Callable[[], Mapping[str, int]] = dict
+
+    def run(self, open_engine: OpenEngine) -> None:
+        self._send(protocol.Hello(protocol.PROTOCOL_VERSION, os.getpid()))
+        telemetry.listen(lambda event: self._send(protocol.Notice(event.key, event.message)))
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            engine = open_engine(on_progress=_Seldom(self._tell_loading))
+        except (StrataError, OSError, MemoryError) as error:
+            self._fail(error, is_loading=True)
+        with engine:
+            self._memory = engine.memory_report
+            self._send(
+                protocol.Ready(
+                    context_len=engine.context_len,
+                    vocab_size=engine.spec.vocab_size,
+                    memory_bytes=dict(engine.memory_report()),
+                )
+            )
+            while (submit := self._waiting.get()) is not None:
+                try:
+                    self._answer(engine, submit)
+                except EngineStopped as error:
+                    self._fail(error, is_loading=False)
+
+    def _fail(self, error: Exception, *, is_loading: bool) -> None:
+        text = str(error) or "out of memory.\n  Try: a smaller --context, or a smaller model."
+        self._send(protocol.Failed(type(error).__name__, text, is_loading))
+        # Native threads may be in any state; nothing is waited for.
+        os._exit(EXIT_FAILED)
+
+    def _answer(self, engine: Engine, submit: protocol.Submit) -> None:
+        request_id = submit.request_id
+        try:
+            generation = self._generation(engine, submit)
+            with self._lock:
+                self._current, self._current_id = generation, request_id
+                if request_id in self._cancelled or self._is_ending:
+                    generation.cancel()
+            for event in generation:
+                self._send_event(request_id, event)
+        except (RequestError, SettingsError) as error:
+            self._send(protocol.Refused(request_id, type(error).__name__, str(error)))
+        finally:
+            with self._lock:
+                self._current, self._current_id = None, None
+                self._cancelled.discard(request_id)
+                self._open.discard(request_id)
+                self._num_answered += 1
+
+    def _generation(self, engine: Engine, submit: protocol.Submit) -> Generation:
+        prompt = np.frombuffer(submit.prompt, dtype="<i4").astype(np.int32)
+        sampling = SamplingParams.from_options(submit.options)
+        allow = None
+        if (bound := submit.think_bound) is not None:
+            allow = ThinkBudget(
+                len(prompt), bound.budget, bound.end_ids, bound.mark_id, engine.spec.vocab_size
+            )
+        request_id = submit.request_id
+        return engine.generate(
+            prompt,
+            sampling,
+            allow=allow,
+            on_progress=lambda read, total: self._send(protocol.Progress(request_id, read, total)),
+        )
+
+    def _send_event(self, request_id: int, event: TokenEvent) -> None:
+        if event.text or event.token_ids:
+            logprobs = tuple(
+                protocol.TokenLogprob(item.id, item.logprob, item.top)
+                for item in event.logprobs
+                if item.logprob is not None
+            )
+            self._send(protocol.Tokens(request_id, event.text, event.token_ids, logprobs))
+        if event.finish_reason is not None and event.timings is not None:
+            reason: FinishReason = event.finish_reason
+            costs = _costs(event.timings)
+            self._send(protocol.Ended(request_id, str(reason), costs, event.stop_text))
+
+    def _listen(self) -> None:
+        """Takes messages until the pipe closes; then this process ends."""
+        with contextlib.suppress(EOFError, OSError, msgspec.MsgspecError):
+            while True:
+                message = protocol.decode_down(self._connection.recv_bytes())
+                if isinstance(message, protocol.Shutdown):
+                    self._end()
+                    continue
+                self._take(message)
+        # Whoever asked is gone, or speaks another language: no one reads what is made here.
+        os._exit(0 if self._is_ending else EXIT_FAILED)
+
+    def _take(self, message: protocol.Submit | protocol.Cancel | protocol.AskStatus) -> None:
+        match message:
+            case protocol.Submit():
+                with self._lock:
+                    self._open.add(message.request_id)
+                self._waiting.put(message)
+            case protocol.Cancel(request_id=request_id):
+                with self._lock:
+                    if request_id in self._open:
+                        self._cancelled.add(request_id)
+                    if self._current is not None and self._current_id == request_id:
+                        self._current.cancel()
+            case protocol.AskStatus():
+                with self._lock:
+                    status = protocol.Status(
+                        current_id=self._current_id,
+                        num_waiting=len(self._open) - (self._current_id is not None),
+                        num_answered=self._num_answered,
+                        memory_bytes=dict(self._memory()),
+                    )
+                self._send(status)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._is_ending = True
+            if self._current is not None:
+                self._current.cancel()
+        self._waiting.put(None)
+
+    def _tell_loading(self, num_done: int, num_total: int) -> None:
+        self._send(protocol.Loading(num_done, num_total))
+
+    def _send(self, message: protocol.Up) -> None:
+        frame = protocol.encode(message)
+        with self._sending:
+            try:
+                self._connection.send_bytes(frame)
+            except OSError:
+                os._exit(EXIT_FAILED)
+
+
+class _Seldom:
+    """Passes progress on, but not more often than people can read it."""
+
+    def __init__(self, tell: OnProgress) -> None:
+        self._tell = tell
+        self._told_s = -1.0
+
+    def __call__(self, num_done: int, num_total: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _TELL_EVERY_S or num_done >= num_total:
+            self._told_s = now_s
+            self._tell(num_done, num_total)
+
+
+def _costs(timings: Timings) -> protocol.Costs:
+    return protocol.Costs(
+        prompt_tokens=timings.prompt_tokens,
+        reused_tokens=timings.reused_tokens,
+        generated_tokens=timings.generated_tokens,
+        prompt_s=timings.prompt_s,
+        decode_s=timings.decode_s,
+        ttft_s=timings.ttft_s,
+        drafts_proposed=sum(timings.drafts_proposed),
+        drafts_accepted=sum(timings.drafts_accepted),
+    )

@@ -1,0 +1,328 @@
+"""The engine's process as the HTTP side sees it: started, watched, started again.
+
+Owns the life of the child, the bound on open requests, and which request is given to the next
+child after a death. One async iterator of messages is one answer. Used by one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from strata import telemetry
+from strata.server import protocol
+from strata.server.child_link import ChildLink
+from strata.server.faults import Fault, fault_of_kind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from strata.server.child import OpenEngine
+
+AnswerMessage = protocol.Progress | protocol.Tokens | protocol.Ended
+
+# Pauses before a child that could not load is started again.
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 30.0
+_RETRY_AFTER_S: Final = 5
+_MAX_TRIES: Final = 2
+
+
+class State(StrEnum):
+    """What the engine's process is doing."""
+
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"  # the model could not be loaded at all
+    CLOSED = "closed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may wait, and how long."""
+
+    max_open: int = 64
+    """Requests under way or waiting; more are refused with 429."""
+    ready_wait_s: float = 30.0
+    """How long a request waits for a child that loads."""
+    close_wait_s: float = 5.0
+    """How long the child may take to end."""
+
+
+class _Open:
+    """One request that has not ended."""
+
+    def __init__(self, submit: protocol.Submit) -> None:
+        self.submit = submit
+        self.messages: asyncio.Queue[AnswerMessage | Fault] = asyncio.Queue()
+        self.num_tries = 0
+        self.has_begun = False  # a token was passed on
+
+
+class EngineProcess:
+    """A supervised child.
+
+    Args:
+        open_engine: what the child runs to get its engine; pickled by name.
+        limits: bounds.
+    """
+
+    def __init__(self, open_engine: OpenEngine, limits: Limits | None = None) -> None:
+        self._open_engine = open_engine
+        self._limits = limits or Limits()
+        self._ids = itertools.count(1)
+        self._open: dict[int, _Open] = {}
+        self._link: ChildLink | None = None
+        self._changed = asyncio.Event()
+        self._failure: protocol.Failed | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._status_waiters: list[asyncio.Future[protocol.Status]] = []
+        self._pause_s = _FIRST_PAUSE_S
+        self._was_ready = False
+        self.state = State.LOADING
+        self.loaded = (0, 0)
+        """Bytes loaded, and of how many; zeros before the first is told."""
+        self.ready: protocol.Ready | None = None
+        self.pid: int | None = None
+        self.num_restarts = 0
+
+    def start(self) -> None:
+        """Starts the child; returns at once."""
+        self._set_state(State.LOADING)
+        self.loaded = (0, 0)
+        self._failure = None
+        loop = asyncio.get_running_loop()
+        self._link = ChildLink(
+            self._open_engine,
+            lambda link, item: loop.call_soon_threadsafe(self._take, link, item),
+        )
+
+    async def close(self) -> None:
+        """Ends the answers under way and the child; waits for it a bounded time."""
+        self._set_state(State.CLOSED)
+        if self._restart is not None:
+            self._restart.cancel()
+        for entry in list(self._open.values()):
+            entry.messages.put_nowait(Fault(503, "the server is shutting down."))
+        self._open.clear()
+        if self._link is not None:
+            await asyncio.to_thread(self._link.close, self._limits.close_wait_s)
+            self._link = None
+
+    async def wait_loaded(self) -> None:
+        """Returns when the child has loaded.
+
+        Raises:
+            Fault: it could not; with the child's message.
+        """
+        while self.state is State.LOADING:
+            await self._next_change()
+        if self.state is not State.READY:
+            raise self._not_ready()
+
+    async def wait_ready(self) -> protocol.Ready:
+        """What the child told when it had loaded; waits for it a bounded time.
+
+        Raises:
+            Fault: 503, it loads still or cannot be loaded.
+        """
+        try:
+            async with asyncio.timeout(self._limits.ready_wait_s):
+                await self.wait_loaded()
+        except TimeoutError:
+            raise self._not_ready() from None
+        if self.ready is None:
+            raise self._not_ready()
+        return self.ready
+
+    @asynccontextmanager
+    async def answer(
+        self, make_submit: Callable[[int], protocol.Submit]
+    ) -> AsyncIterator[AsyncIterator[AnswerMessage]]:
+        """The messages of one answer; leaving the context before its end cancels it.
+
+        Args:
+            make_submit: the request, for a request id.
+
+        Raises:
+            Fault: 429 too many requests, 503 no engine; while iterating also what the engine
+                refused, and 503 when it died after tokens had been passed on.
+        """
+        await self.wait_ready()
+        if len(self._open) >= self._limits.max_open:
+            raise Fault(
+                429,
+                f"{self._limits.max_open} requests are waiting already.",
+                code="too_many_requests",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        request_id = next(self._ids)
+        entry = _Open(make_submit(request_id))
+        self._open[request_id] = entry
+        self._hand_over(entry)
+        try:
+            yield _messages_of(entry)
+        finally:
+            if self._open.pop(request_id, None) is not None and self._link is not None:
+                self._link.send(protocol.Cancel(request_id))
+
+    async def status(self) -> protocol.Status | None:
+        """What the child is doing; None while there is none that answers."""
+        if self._link is None or self.state is not State.READY:
+            return None
+        waiter: asyncio.Future[protocol.Status] = asyncio.get_running_loop().create_future()
+        self._status_waiters.append(waiter)
+        self._link.send(protocol.AskStatus())
+        try:
+            return await asyncio.wait_for(waiter, timeout=2.0)
+        except TimeoutError:
+            return None
+        finally:
+            if waiter in self._status_waiters:
+                self._status_waiters.remove(waiter)
+
+    @property
+    def num_open(self) -> int:
+        """Requests under way or waiting."""
+        return len(self._open)
+
+    def _hand_over(self, entry: _Open) -> None:
+        if self._link is not None and self.state is State.READY:
+            entry.num_tries += 1
+            self._link.send(entry.submit)
+
+    def _take(self, link: ChildLink, item: protocol.Up | None) -> None:
+        """One message of the child; None when it is gone."""
+        if link is not self._link or self.state is State.CLOSED:
+            return
+        match item:
+            case None:
+                self._on_death(link)
+            case protocol.Progress() | protocol.Tokens() | protocol.Ended() | protocol.Refused():
+                self._pass_on(item)
+            case protocol.Notice():
+                telemetry.notice(item.key, item.text)
+            case protocol.Status():
+                self._tell_status(item)
+            case _:
+                self._follow(item)
+
+    def _pass_on(self, item: AnswerMessage | protocol.Refused) -> None:
+        """A message of one answer, to whoever waits for it."""
+        entry = self._open.get(item.request_id)
+        if entry is None:
+            return
+        if isinstance(item, protocol.Tokens):
+            entry.has_begun = True
+        if isinstance(item, protocol.Ended | protocol.Refused):
+            del self._open[item.request_id]
+        if isinstance(item, protocol.Refused):
+            entry.messages.put_nowait(fault_of_kind(item.kind, item.text))
+        else:
+            entry.messages.put_nowait(item)
+
+    def _follow(
+        self, item: protocol.Hello | protocol.Loading | protocol.Ready | protocol.Failed
+    ) -> None:
+        """A step in the child's own life."""
+        match item:
+            case protocol.Hello():
+                self._greet(item)
+            case protocol.Loading():
+                self.loaded = (item.num_done, item.num_total)
+            case protocol.Ready():
+                self._on_ready(item)
+            case protocol.Failed():
+                self._failure = item
+
+    def _tell_status(self, status: protocol.Status) -> None:
+        waiters, self._status_waiters = self._status_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(status)
+
+    def _greet(self, hello: protocol.Hello) -> None:
+        self.pid = hello.pid
+        if hello.version != protocol.PROTOCOL_VERSION:
+            self._failure = protocol.Failed(
+                "EngineStopped",
+                f"the engine's process speaks protocol {hello.version}, this one "
+                f"{protocol.PROTOCOL_VERSION}.\n  Try: start the server again.",
+                is_loading=True,
+            )
+            if self._link is not None:
+                self._link.kill()
+
+    def _on_ready(self, ready: protocol.Ready) -> None:
+        self.ready = ready
+        self._was_ready = True
+        self._pause_s = _FIRST_PAUSE_S
+        self._set_state(State.READY)
+        for entry in self._open.values():
+            self._hand_over(entry)
+
+    def _on_death(self, link: ChildLink) -> None:
+        self._link = None
+        self.pid = None
+        failure = self._failure
+        if not self._was_ready:
+            self._set_state(State.FAILED)
+            return
+        is_load_failure = self.state is State.LOADING
+        cause = failure.text.splitlines()[0] if failure is not None else link.describe_exit()
+        telemetry.notice("engine-process", f"the engine's process ended: {cause}")
+        self._set_state(State.LOADING)
+        self._fail_begun(cause)
+        self.num_restarts += 1
+        if is_load_failure:
+            self._restart = asyncio.get_running_loop().create_task(self._start_later())
+        else:
+            self.start()
+
+    def _fail_begun(self, cause: str) -> None:
+        """Ends the requests that the next child cannot answer as if nothing had happened."""
+        for request_id, entry in list(self._open.items()):
+            if entry.has_begun or entry.num_tries >= _MAX_TRIES:
+                when = "during this answer" if entry.has_begun else "on this request, twice"
+                text = f"the engine's process ended {when}: {cause}. It is started again."
+                fault = Fault(503, text, code="engine_died", retry_after_s=_RETRY_AFTER_S)
+                entry.messages.put_nowait(fault)
+                del self._open[request_id]
+
+    async def _start_later(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self.start()
+
+    def _set_state(self, state: State) -> None:
+        self.state = state
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+
+    def _not_ready(self) -> Fault:
+        if self.state is State.CLOSED:
+            return Fault(503, "the server is shutting down.")
+        if self.state is State.FAILED:
+            text = self._failure.text if self._failure is not None else "it ended while loading."
+            return Fault(503, text, code="load_failed")
+        num_done, num_total = self.loaded
+        share = f" ({100 * num_done // num_total} %)" if num_total else ""
+        text = f"the model is being loaded{share}."
+        return Fault(503, text, code="loading", retry_after_s=_RETRY_AFTER_S)
+
+
+async def _messages_of(entry: _Open) -> AsyncIterator[AnswerMessage]:
+    while True:
+        message = await entry.messages.get()
+        if isinstance(message, Fault):
+            raise message
+        yield message
+        if isinstance(message, protocol.Ended):
+            return

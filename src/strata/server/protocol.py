@@ -1,0 +1,172 @@
+"""Messages between the HTTP process and the engine's process: plain data, one a frame.
+
+Owns their encoding and version. Both sides import it, and it imports neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+# Raised with every change that an older or newer other side would misread.
+PROTOCOL_VERSION: Final = 1
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, omit_defaults=True):
+    """Root of every message; the class name travels as its tag."""
+
+
+class ThinkBound(msgspec.Struct, frozen=True, array_like=True):
+    """After ``budget`` tokens of reasoning ``end_ids`` are forced, ``mark_id`` among them."""
+
+    budget: int
+    end_ids: tuple[int, ...]
+    mark_id: int
+
+
+class Submit(Message, frozen=True):
+    """Down: answer this prompt."""
+
+    request_id: int
+    prompt: bytes  # token ids, int32, little-endian
+    options: dict[str, Any]  # of SamplingParams
+    think_bound: ThinkBound | None = None
+
+
+class Cancel(Message, frozen=True):
+    """Down: end that answer at the next token or chunk."""
+
+    request_id: int
+
+
+class AskStatus(Message, frozen=True):
+    """Down: send a ``Status``."""
+
+
+class Shutdown(Message, frozen=True):
+    """Down: end the answers under way, give everything back, exit with 0."""
+
+
+class Hello(Message, frozen=True):
+    """Up, first of all: who is there."""
+
+    version: int
+    pid: int
+
+
+class Loading(Message, frozen=True):
+    """Up: bytes loaded so far, of all."""
+
+    num_done: int
+    num_total: int
+
+
+class Ready(Message, frozen=True):
+    """Up: requests are served from now on."""
+
+    context_len: int
+    vocab_size: int
+    memory_bytes: dict[str, int]
+
+
+class Notice(Message, frozen=True):
+    """Up: a telemetry event, fit to show to a user."""
+
+    key: str
+    text: str
+
+
+class Progress(Message, frozen=True):
+    """Up: prompt tokens read, of all; the ones reused count as read."""
+
+    request_id: int
+    num_read: int
+    num_total: int
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A picked token, its log-probability, and the likeliest ones at its place."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class Tokens(Message, frozen=True):
+    """Up: what one step added to an answer. Text may lag behind the tokens."""
+
+    request_id: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class Costs(msgspec.Struct, frozen=True, array_like=True):
+    """What an answer cost: ``engine.request.Timings`` as it travels."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    generated_tokens: int
+    prompt_s: float
+    decode_s: float
+    ttft_s: float
+    drafts_proposed: int = 0
+    drafts_accepted: int = 0
+
+
+class Ended(Message, frozen=True):
+    """Up: the answer is whole. ``reason`` is a ``FinishReason``."""
+
+    request_id: int
+    reason: str
+    costs: Costs
+    stop_text: str | None = None
+
+
+class Refused(Message, frozen=True):
+    """Up: this request cannot be served. ``kind`` is the class in ``strata.errors``."""
+
+    request_id: int
+    kind: str
+    text: str
+
+
+class Status(Message, frozen=True):
+    """Up: the answer to ``AskStatus``."""
+
+    current_id: int | None
+    num_waiting: int
+    num_answered: int
+    memory_bytes: dict[str, int]
+
+
+class Failed(Message, frozen=True):
+    """Up, last of all: the model could not be loaded, or the engine's loop died."""
+
+    kind: str
+    text: str
+    is_loading: bool
+
+
+Down = Submit | Cancel | AskStatus | Shutdown
+Up = Hello | Loading | Ready | Notice | Progress | Tokens | Ended | Refused | Status | Failed
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DOWN: Final = msgspec.msgpack.Decoder(Down)
+_UP: Final = msgspec.msgpack.Decoder(Up)
+
+
+def encode(message: Down | Up) -> bytes:
+    """One frame."""
+    return _ENCODER.encode(message)
+
+
+def decode_down(frame: bytes) -> Down:
+    """A message for the engine's process. Raises msgspec.DecodeError for anything else."""
+    return _DOWN.decode(frame)
+
+
+def decode_up(frame: bytes) -> Up:
+    """A message for the HTTP process. Raises msgspec.DecodeError for anything else."""
+    return _UP.decode(frame)

@@ -1,0 +1,187 @@
+"""The supervised child, with a scripted engine in a real process.
+
+Checked against the same engine in this process: what crosses the pipe must change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.server.engines import DEADLY, DiesOnce, open_scripted, refuses, scripted
+
+from strata.engine.sampling_params import SamplingParams
+from strata.server import protocol
+from strata.server.engine_process import EngineProcess, Limits, State
+from strata.server.faults import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+PROMPT = [5, 6, 7]
+
+
+def submit(prompt: list[int], **options: object) -> Callable[[int], protocol.Submit]:
+    data = np.asarray(prompt, "<i4").tobytes()
+    return lambda request_id: protocol.Submit(request_id, data, {"temperature": 0, **options})
+
+
+async def tokens_of(process: EngineProcess, prompt: list[int], **options: object) -> list[int]:
+    ids: list[int] = []
+    async with process.answer(submit(prompt, **options)) as messages:
+        async for message in messages:
+            if isinstance(message, protocol.Tokens):
+                ids += message.token_ids
+    return ids
+
+
+def expected(prompt: list[int], **options: object) -> list[int]:
+    with scripted(0.0) as engine:
+        sampling = SamplingParams.from_options({"temperature": 0, **options})
+        return list(engine.generate_text(prompt, sampling).token_ids)
+
+
+def run(open_engine: object, scenario: Callable[[EngineProcess], Awaitable[None]], **limits):
+    async def main() -> None:
+        process = EngineProcess(open_engine, Limits(**limits))
+        process.start()
+        try:
+            await scenario(process)
+        finally:
+            await process.close()
+        assert process.state is State.CLOSED
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_requests_are_answered_as_in_this_process():
+    async def scenario(process: EngineProcess) -> None:
+        await process.wait_loaded()
+        assert process.loaded == (2, 2)
+        one = tokens_of(process, PROMPT, max_tokens=20)
+        other = tokens_of(process, [9, 9], max_tokens=9)
+        assert await asyncio.gather(one, other) == [
+            expected(PROMPT, max_tokens=20),
+            expected([9, 9], max_tokens=9),
+        ]
+        status = await process.status()
+        assert status is not None
+        assert (status.num_answered, status.current_id) == (2, None)
+
+    run(open_scripted, scenario)
+
+
+def test_stop_texts_logprobs_and_costs_cross_the_pipe():
+    async def scenario(process: EngineProcess) -> None:
+        third = f"<{expected(PROMPT, max_tokens=5)[2]}>"
+        async with process.answer(submit(PROMPT, stop=[third], logprobs=2)) as messages:
+            items = [item async for item in messages if not isinstance(item, protocol.Progress)]
+        ended = items[-1]
+        assert isinstance(ended, protocol.Ended)
+        assert (ended.reason, ended.stop_text) == ("stop", third)
+        assert (ended.costs.prompt_tokens, ended.costs.generated_tokens) == (3, 3)
+        first = items[0].logprobs[0]
+        assert first.top[0] == (first.token_id, first.logprob)
+        assert len(first.top) == 2
+
+    run(open_scripted, scenario)
+
+
+def test_a_bad_request_is_refused_and_the_next_served():
+    async def scenario(process: EngineProcess) -> None:
+        for prompt, options, status in [
+            ([], {}, 400),
+            ([1000], {}, 400),
+            (PROMPT, {"max_tokens": 500}, 400),
+            (PROMPT, {"logit_bias": {"x": 1}}, 400),
+        ]:
+            with pytest.raises(Fault) as caught:
+                await tokens_of(process, prompt, **options)
+            assert caught.value.status == status
+        assert await tokens_of(process, PROMPT, max_tokens=3) == expected(PROMPT, max_tokens=3)
+
+    run(open_scripted, scenario)
+
+
+def test_leaving_cancels_the_answer():
+    async def scenario(process: EngineProcess) -> None:
+        await process.wait_loaded()
+        async with process.answer(submit(PROMPT, ignore_eos=True, max_tokens=390)) as messages:
+            async for message in messages:
+                if isinstance(message, protocol.Tokens):
+                    break
+        # The whole answer takes 0.8 s; the next one would wait for it.
+        answer = tokens_of(process, PROMPT, max_tokens=1)
+        assert await asyncio.wait_for(answer, 0.4) == expected(PROMPT, max_tokens=1)
+
+    run(open_scripted, scenario)
+
+
+def test_a_death_before_the_first_token_goes_unnoticed(tmp_path: Path):
+    async def scenario(process: EngineProcess) -> None:
+        prompt = [DEADLY, 1]
+        assert await tokens_of(process, prompt, max_tokens=8) == expected(prompt, max_tokens=8)
+        assert process.num_restarts == 1
+
+    run(DiesOnce(tmp_path / "died"), scenario)
+
+
+def test_a_death_in_the_answer_is_told_and_the_next_request_is_right():
+    async def scenario(process: EngineProcess) -> None:
+        with pytest.raises(Fault, match="ended during this answer: killed by SIGKILL") as caught:
+            await tokens_of(process, [DEADLY, 1], max_tokens=20)
+        assert (caught.value.status, caught.value.code) == (503, "engine_died")
+        assert await tokens_of(process, PROMPT, max_tokens=4) == expected(PROMPT, max_tokens=4)
+
+    run(DiesOnce(None, after_tokens=3), scenario)
+
+
+def test_a_request_that_always_kills_is_given_up():
+    async def scenario(process: EngineProcess) -> None:
+        with pytest.raises(Fault, match="on this request, twice"):
+            await tokens_of(process, [DEADLY, 1], max_tokens=20)
+        assert process.num_restarts == 2
+        assert await tokens_of(process, PROMPT, max_tokens=4) == expected(PROMPT, max_tokens=4)
+
+    run(DiesOnce(None), scenario)
+
+
+def test_an_idle_death_is_repaired_by_itself():
+    async def scenario(process: EngineProcess) -> None:
+        await process.wait_loaded()
+        first = process.pid
+        os.kill(first, signal.SIGKILL)
+        while process.num_restarts == 0:
+            await asyncio.sleep(0.01)
+        await process.wait_loaded()
+        assert process.pid not in (None, first)
+
+    run(open_scripted, scenario)
+
+
+def test_more_than_the_bound_is_refused_with_429():
+    async def scenario(process: EngineProcess) -> None:
+        long = submit(PROMPT, ignore_eos=True, max_tokens=390)
+        async with process.answer(long), process.answer(long):
+            with pytest.raises(Fault) as caught:
+                await tokens_of(process, PROMPT)
+        assert caught.value.status == 429
+        assert caught.value.headers == {"retry-after": "5"}
+        assert await tokens_of(process, PROMPT, max_tokens=1) == expected(PROMPT, max_tokens=1)
+
+    run(open_scripted, scenario, max_open=2)
+
+
+def test_a_model_that_cannot_be_loaded_says_why():
+    async def scenario(process: EngineProcess) -> None:
+        with pytest.raises(Fault, match="the plan needs 9 GiB") as caught:
+            await process.wait_loaded()
+        assert caught.value.status == 503
+        assert process.state is State.FAILED
+
+    run(refuses, scenario)
