@@ -38,6 +38,7 @@ _DRAFT_WEIGHTS = (1.0, 0.7)
 _LOG_EVERY = 20
 _CHECKPOINT_SECONDS = 120.0
 _MAX_GRAD_NORM = 1.0
+_DRAFT_LAYER = "mtp."
 
 
 class Run:
@@ -63,6 +64,9 @@ class Run:
         if options.weights is not None:
             self.network.load_state_dict(read_weights(options.weights))
         self.network.to(self.device)
+        if options.only_drafts:
+            for name, parameter in self.network.named_parameters():
+                parameter.requires_grad_(name.startswith(_DRAFT_LAYER))
         self.optimizer = Optimizer(self.network)
         self.step = 0
         # The indexer's queries are drawn apart on every process.
@@ -244,6 +248,9 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         "--drill-factor", type=float, default=1.0, help="look-ups: times their weight"
     )
     parser.add_argument("--num-drafts", type=int, default=2, help="draft steps trained at the end")
+    parser.add_argument(
+        "--only-drafts", action="store_true", help="leave all but the draft layer as it is"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--compile", action="store_true")

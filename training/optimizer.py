@@ -92,13 +92,15 @@ class Optimizer:
     """Both, with one learning rate.
 
     Args:
-        network: whose parameters are trained.
+        network: whose parameters are trained, but those that want no gradient.
         weight_decay: of the matrices inside the layers.
     """
 
     def __init__(self, network: nn.Module, weight_decay: float = 0.05) -> None:
         matrices, tables, rest = [], [], []
         for name, parameter in network.named_parameters():
+            if not parameter.requires_grad:
+                continue
             is_matrix = parameter.ndim >= 2 and "conv1d" not in name
             if is_matrix and ("embed" in name or "lm_head" in name):
                 tables.append(parameter)

@@ -18,7 +18,6 @@ from tests.models.test_demo import (  # noqa: E402
     NUM_CASES,
     SHARDS,
     TASKS,
-    _task,
 )
 from training.eval_answers import run_task  # noqa: E402
 from training.eval_checks import JSON_TASKS  # noqa: E402
@@ -91,7 +90,7 @@ def test_twelve_times_twelve(engine: Engine) -> None:
     assert ask_sanity(engine)["is_right"]
 
 
-@pytest.mark.parametrize("name", [_task(name) for name in TASKS])
+@pytest.mark.parametrize("name", TASKS)
 def test_answers(engine: Engine, name: str) -> None:
     (task,) = chosen_tasks((name,))
     tally = run_task(engine, task, NUM_CASES)
