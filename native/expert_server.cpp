@@ -81,10 +81,15 @@ void ExpertServer::start(int32_t number) {
     if (thread_.joinable()) thread_.join();
     is_stopping_ = false;
     is_running_ = true;
-    thread_ = std::thread([this, number] {
-        serve(number);
+    try {
+        thread_ = std::thread([this, number] {
+            serve(number);
+            is_running_ = false;
+        });
+    } catch (...) { // the system refused a thread
         is_running_ = false;
-    });
+        throw;
+    }
 }
 
 bool ExpertServer::stop(double seconds) {
@@ -139,10 +144,12 @@ void ExpertServer::serve(int32_t number) {
 
 // Entries of an expert side by side. False if the request names what there is not.
 bool ExpertServer::group_entries(const ExpertLayer &layer, int64_t num_entries) {
+    // All of them before any is grouped: a refused request leaves nothing for the next.
+    for (int64_t i = 0; i < num_entries; i++)
+        if (box_.ids[i] < -1 || box_.ids[i] >= layer.num) return false;
     groups_.clear();
     for (int64_t i = 0; i < num_entries; i++) {
         const int32_t expert = box_.ids[i];
-        if (expert < -1 || expert >= layer.num) return false;
         if (expert < 0) continue;
         int32_t &group = first_of_[expert];
         if (group < 0) {
