@@ -293,6 +293,11 @@ def is_debug() -> bool:
     return os.environ.get("STRATA_DEBUG", "") not in ("", "0")
 
 
+def api_key_of_environment() -> str | None:
+    """``STRATA_API_KEY``: the key of ``strata serve``, for those who keep it off command lines."""
+    return os.environ.get("STRATA_API_KEY") or None
+
+
 def nearest(name: str, known: tuple[str, ...]) -> str | None:
     """The known name that looks most like ``name``, if one does."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)

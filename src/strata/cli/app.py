@@ -26,6 +26,7 @@ EXIT_INTERRUPTED = 130
 COMMANDS = {
     "run": ("strata.cli.run", "Answer one prompt."),
     "chat": ("strata.cli.chat", "Talk with the model."),
+    "serve": ("strata.cli.serve", "Serve the model over HTTP."),
     "inspect": ("strata.cli.inspect", "Show what is in a model file."),
     "bench": ("strata.cli.bench", "Measure prompt and decode speed, memory and bandwidth."),
     "replay": ("strata.cli.replay", "Try cache policies on a recorded routing trace."),

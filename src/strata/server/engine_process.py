@@ -20,6 +20,7 @@ from strata.server.faults import Fault, fault_of_kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from typing import Self
 
     from strata.server.child import OpenEngine
 
@@ -61,6 +62,28 @@ class _Open:
         self.messages: asyncio.Queue[AnswerMessage | Fault] = asyncio.Queue()
         self.num_tries = 0
         self.has_begun = False  # a token was passed on
+
+
+class Messages:
+    """The messages of one answer, the last one ``Ended``. An async iterator."""
+
+    def __init__(self, entry: _Open, cancel: Callable[[], None]) -> None:
+        self._entry = entry
+        self._has_ended = False
+        self.cancel = cancel
+        """Ends the answer soon; its messages still come."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AnswerMessage:
+        if self._has_ended:
+            raise StopAsyncIteration
+        message = await self._entry.messages.get()
+        if isinstance(message, Fault):
+            raise message
+        self._has_ended = isinstance(message, protocol.Ended)
+        return message
 
 
 class EngineProcess:
@@ -142,7 +165,7 @@ class EngineProcess:
     @asynccontextmanager
     async def answer(
         self, make_submit: Callable[[int], protocol.Submit]
-    ) -> AsyncIterator[AsyncIterator[AnswerMessage]]:
+    ) -> AsyncIterator[Messages]:
         """The messages of one answer; leaving the context before its end cancels it.
 
         Args:
@@ -165,10 +188,10 @@ class EngineProcess:
         self._open[request_id] = entry
         self._hand_over(entry)
         try:
-            yield _messages_of(entry)
+            yield Messages(entry, lambda: self._cancel(request_id))
         finally:
-            if self._open.pop(request_id, None) is not None and self._link is not None:
-                self._link.send(protocol.Cancel(request_id))
+            if self._open.pop(request_id, None) is not None:
+                self._cancel(request_id)
 
     async def status(self) -> protocol.Status | None:
         """What the child is doing; None while there is none that answers."""
@@ -189,6 +212,10 @@ class EngineProcess:
     def num_open(self) -> int:
         """Requests under way or waiting."""
         return len(self._open)
+
+    def _cancel(self, request_id: int) -> None:
+        if self._link is not None:
+            self._link.send(protocol.Cancel(request_id))
 
     def _hand_over(self, entry: _Open) -> None:
         if self._link is not None and self.state is State.READY:
@@ -316,13 +343,3 @@ class EngineProcess:
         share = f" ({100 * num_done // num_total} %)" if num_total else ""
         text = f"the model is being loaded{share}."
         return Fault(503, text, code="loading", retry_after_s=_RETRY_AFTER_S)
-
-
-async def _messages_of(entry: _Open) -> AsyncIterator[AnswerMessage]:
-    while True:
-        message = await entry.messages.get()
-        if isinstance(message, Fault):
-            raise message
-        yield message
-        if isinstance(message, protocol.Ended):
-            return

@@ -22,6 +22,11 @@ class ThoughtSplitter:
         self._is_at_start = False
         self._held = ""
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the reasoning has not ended yet."""
+        return self._is_inside
+
     def feed(self, text: str) -> tuple[str, str]:
         """(reasoning, answer) that ``text`` adds; the mark and line ends behind it in neither."""
         thought = ""

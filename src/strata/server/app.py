@@ -1,0 +1,73 @@
+"""The web application: which path leads to which route, and what an error looks like there.
+
+Owns the table of routes. Starting and ending are ``serve``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from strata.server import chat_api, completions_api, plain_api
+from strata.server.bodies import json_response
+from strata.server.faults import Fault, anthropic_error, openai_error
+from strata.server.security import Guard
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+    from strata.server.security import Rules
+    from strata.server.serving import Serving
+
+_LOGGER: Final = logging.getLogger("strata.server")
+
+ROUTES: Final = (
+    ("GET", "/health", plain_api.health),
+    ("GET", "/v1/models", plain_api.models),
+    ("GET", "/v1/models/{name:path}", plain_api.model),
+    ("GET", "/v1/status", plain_api.status),
+    ("POST", "/tokenize", plain_api.tokenize),
+    ("POST", "/detokenize", plain_api.detokenize),
+    ("POST", "/v1/chat/completions", chat_api.chat_completions),
+    ("POST", "/v1/completions", completions_api.completions),
+)
+
+
+def build_app(serving: Serving, rules: Rules) -> ASGIApp:
+    """The application, behind its guard."""
+    app = Starlette(
+        routes=[Route(path, route, methods=[method]) for method, path, route in ROUTES],
+        exception_handlers={
+            Fault: _on_fault,
+            HTTPException: _on_http_error,
+            Exception: _on_bug,
+        },
+    )
+    app.state.serving = serving
+    return Guard(app, rules)
+
+
+def _on_fault(request: Request, error: Exception) -> Response:
+    fault = error if isinstance(error, Fault) else Fault(500, str(error))
+    is_anthropic = request.url.path.startswith("/v1/messages")
+    body = anthropic_error(fault) if is_anthropic else openai_error(fault)
+    return json_response(body, fault.status, fault.headers)
+
+
+def _on_http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = f"{request.method} {request.url.path}"
+    texts = {404: f"there is no {what} here.", 405: f"{what} is not possible; another method is."}
+    return _on_fault(request, Fault(status, texts.get(status, f"{what} failed.")))
+
+
+def _on_bug(request: Request, error: Exception) -> Response:
+    # The text of a bug may hold anything, a prompt too, so only the log has it.
+    _LOGGER.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _on_fault(request, Fault(500, "the server made a mistake; its log says more."))

@@ -1,0 +1,105 @@
+"""Bodies of requests to checked structs, and structs to bodies of answers.
+
+Owns what is said when a body is not what it should be: always the name of the field. Which fields
+there are is each API's own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from strata.server.faults import Fault, bad_request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+_WHERE: Final = re.compile(r" - at `(?:key in )?\$?\.?([^`]*)`$")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]+)`")
+_MISSING: Final = re.compile(r"Object missing required field `([^`]+)`")
+# Clients with a form field for JSON send the text of it.
+_TEXT_OF_JSON: Final = ("messages", "tools", "input")
+
+
+async def read_body(request: Request, kind: type[Body]) -> Body:
+    """The body as ``kind``.
+
+    Raises:
+        Fault: 400, it is no JSON, or a field is unknown, missing or malformed; 413 too long.
+    """
+    raw = await request.body()
+    try:
+        plain = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"the body is not JSON: {error}.") from None
+    if not isinstance(plain, dict):
+        raise bad_request("the body must be a JSON object.")
+    return as_struct(_with_decoded_texts(plain), kind)
+
+
+def as_struct(plain: object, kind: type[Body]) -> Body:
+    """A plain value as ``kind``; raises Fault 400 that names the field."""
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        raise _malformed(str(error), kind) from None
+    except RecursionError:
+        raise bad_request("the body is nested too deeply.") from None
+
+
+def refuse(fields: Mapping[str, object], reasons: Mapping[str, str]) -> None:
+    """Raises Fault 400 for the first of ``reasons``' fields that has a value.
+
+    Args:
+        fields: value by name; None is no value.
+        reasons: what to say by name.
+    """
+    for name, reason in reasons.items():
+        if fields.get(name) is not None:
+            raise bad_request(f"{name} is not supported: {reason}", name, code="unsupported")
+
+
+def json_response(
+    body: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """``body`` as JSON."""
+    return Response(
+        msgspec.json.encode(body), status, dict(headers or {}), media_type="application/json"
+    )
+
+
+def _with_decoded_texts(plain: dict[str, Any]) -> dict[str, Any]:
+    for name in _TEXT_OF_JSON:
+        text = plain.get(name)
+        if isinstance(text, str) and text.lstrip().startswith("["):
+            try:
+                plain[name] = msgspec.json.decode(text)
+            except (msgspec.DecodeError, RecursionError):
+                continue  # it may be a plain prompt; the struct decides
+    return plain
+
+
+def _malformed(text: str, kind: type[msgspec.Struct]) -> Fault:
+    where = _WHERE.search(text)
+    path = where[1] if where else ""
+    text = text[: where.start()] if where else text
+    if unknown := _UNKNOWN.match(text):
+        name = unknown[1]
+        field = f"{path}.{name}" if path else name
+        known = kind.__struct_fields__ if not path else ()
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return bad_request(f"unknown field: {field}.{hint}", field, code="unknown_parameter")
+    if missing := _MISSING.match(text):
+        field = f"{path}.{missing[1]}" if path else missing[1]
+        return bad_request(f"{field} is missing.", field, code="missing_required_parameter")
+    text = text[:1].lower() + text[1:]
+    return bad_request(f"{path or 'the body'}: {text}.", path or None, code="invalid_type")

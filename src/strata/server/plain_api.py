@@ -1,0 +1,121 @@
+"""Routes that make no answer: health, models, status, text to tokens and back.
+
+Owns their shapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from strata import __version__
+from strata.errors import StrataError
+from strata.server.bodies import json_response, read_body
+from strata.server.chat_words import turns_of, wish_of_tools
+from strata.server.engine_process import State
+from strata.server.faults import bad_request, fault_of
+from strata.server.openai_models import DetokenizeRequest, TokenizeRequest
+from strata.server.openai_words import text_of_token
+from strata.server.serving import ChatWish
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from strata.server.serving import Serving
+
+
+async def health(request: Request) -> Response:
+    """200 when requests are answered; 503 with what is being done while they are not."""
+    engine = _serving(request).engine
+    if engine.state is State.READY:
+        return json_response({"status": "ok"})
+    num_done, num_total = engine.loaded
+    body = {"status": str(engine.state), "loaded_bytes": num_done, "total_bytes": num_total}
+    return json_response(body, 503, {"retry-after": "5"})
+
+
+async def models(request: Request) -> Response:
+    """The one model, and its other names."""
+    serving = _serving(request)
+    names = [serving.model.name, *(name for name in serving.aliases if name != "*")]
+    return json_response({"object": "list", "data": [_model(serving, name) for name in names]})
+
+
+async def model(request: Request) -> Response:
+    """One model by name."""
+    serving = _serving(request)
+    return json_response(_model(serving, serving.check_model(request.path_params["name"])))
+
+
+async def status(request: Request) -> Response:
+    """What the engine is doing."""
+    serving = _serving(request)
+    engine = serving.engine
+    told = await engine.status()
+    num_done, num_total = engine.loaded
+    return json_response(
+        {
+            "state": str(engine.state),
+            "version": __version__,
+            "model": serving.model.name,
+            "loaded_bytes": num_done,
+            "total_bytes": num_total,
+            "context_len": None if engine.ready is None else engine.ready.context_len,
+            "open_requests": engine.num_open,
+            "answered_requests": None if told is None else told.num_answered,
+            "memory_bytes": None if told is None else told.memory_bytes,
+            "engine_pid": engine.pid,
+            "engine_restarts": engine.num_restarts,
+        }
+    )
+
+
+async def tokenize(request: Request) -> Response:
+    """Ids of a text as it stands, or of a conversation as it would be answered."""
+    serving = _serving(request)
+    body = await read_body(request, TokenizeRequest)
+    serving.check_model(body.model)
+    text = body.content if body.content is not None else body.prompt
+    if (text is None) == (body.messages is None):
+        raise bad_request("give content, or messages.", "content")
+    if body.messages is not None:
+        wish = ChatWish(turns_of(body.messages), {}, tools=wish_of_tools(body.tools or []))
+        ids = await asyncio.to_thread(serving.chat_ids, wish)
+    else:
+        try:
+            ids = await asyncio.to_thread(serving.model.text.encode, text or "")
+        except StrataError as error:
+            raise fault_of(error) from None
+    tokens: list[Any] = list(ids)
+    if body.with_pieces:
+        tokens = [{"id": item, "piece": text_of_token(serving.model, item)} for item in ids]
+    return json_response({"tokens": tokens, "count": len(ids)})
+
+
+async def detokenize(request: Request) -> Response:
+    """Text of ids."""
+    serving = _serving(request)
+    body = await read_body(request, DetokenizeRequest)
+    serving.check_model(body.model)
+    try:
+        text = serving.model.text.decode(body.tokens)
+    except StrataError as error:
+        raise fault_of(error) from None
+    return json_response({"content": text})
+
+
+def _serving(request: Request) -> Serving:
+    serving: Serving = request.app.state.serving
+    return serving
+
+
+def _model(serving: Serving, name: str) -> dict[str, Any]:
+    ready = serving.engine.ready
+    return {
+        "id": name,
+        "object": "model",
+        "created": serving.model.created_s,
+        "owned_by": "strata",
+        "context_length": None if ready is None else ready.context_len,
+    }

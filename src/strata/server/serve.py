@@ -1,0 +1,179 @@
+"""A server from its start to its end: port, engine, HTTP.
+
+Owns the order: rules and port are checked before anything is loaded, the engine loads while
+/health already answers, and a model that cannot be loaded ends the server with its message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from strata.errors import EngineStopped, SettingsError
+from strata.server.app import build_app
+from strata.server.child import OpenModel
+from strata.server.engine_process import EngineProcess, Limits
+from strata.server.faults import Fault
+from strata.server.model_side import ModelSide
+from strata.server.security import Rules, check_bind
+from strata.server.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from starlette.types import ASGIApp
+
+    from strata.server.child import OpenEngine
+    from strata.settings import Settings
+
+# Answers that still stream at the end get this long.
+_GRACE_S: Final = 5
+_BACKLOG: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Where and for whom is served."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes any free one."""
+    name: str | None = None
+    aliases: tuple[str, ...] = ()
+    fit_max_tokens: bool = False
+    rules: Rules = field(default_factory=Rules)
+    limits: Limits = field(default_factory=Limits)
+
+
+def serve(
+    settings: Settings,
+    options: ServeOptions,
+    *,
+    on_listening: Callable[[str], None],
+    on_ready: Callable[[str], None],
+    open_engine: OpenEngine | None = None,
+) -> None:
+    """Serves until it is told to end.
+
+    Args:
+        settings: of the engine.
+        options: of the server.
+        on_listening: called with the address once the port is taken.
+        on_ready: called with the model's name once requests are served.
+        open_engine: stands in for the model of ``settings``.
+
+    Raises:
+        SettingsError: the port is taken, or other machines were let in without a key.
+        CheckpointError: the model file is damaged or has no tokenizer.
+        EngineStopped: the model could not be loaded.
+    """
+    check_bind(options.host, options.rules.api_key)
+    with listen(options.host, options.port) as listener:
+        on_listening(address_of(listener))
+        model = ModelSide.open(settings, options.name)
+        engine = EngineProcess(open_engine or OpenModel(settings), options.limits)
+        serving = Serving(engine, model, options.aliases, options.fit_max_tokens)
+        app = build_app(serving, options.rules)
+        asyncio.run(_run(app, serving, listener, on_ready))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        SettingsError: the port is taken or not allowed, or there is no such host.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(
+            f"there is no host {host!r} here: {error}.\n  Try: --host 127.0.0.1"
+        ) from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        is_taken = error.errno == errno.EADDRINUSE
+        reason = "is taken by another program" if is_taken else f"cannot be used: {error.strerror}"
+        raise SettingsError(
+            f"port {port} of {host} {reason}.\n  Try: --port {port + 1 if port < 65535 else 8000}"
+        ) from None
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: raised again after the end, they would cut the engine's own end off."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing to do."""
+        yield
+
+
+def _end_on_signals(server: uvicorn.Server) -> None:
+    """The first signal ends the server when its answers are out, the second at once."""
+
+    def end(*_: object) -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(number, end)
+
+
+async def _run(
+    app: ASGIApp, serving: Serving, listener: socket.socket, on_ready: Callable[[str], None]
+) -> None:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    server = _Server(config)
+    _end_on_signals(server)
+    serving.engine.start()
+    watch = asyncio.ensure_future(_watch_loading(serving, server, on_ready))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            failure = await watch
+        await serving.engine.close()
+    if watch.done() and not watch.cancelled() and failure is not None:
+        raise EngineStopped(failure.text)
+
+
+async def _watch_loading(
+    serving: Serving, server: uvicorn.Server, on_ready: Callable[[str], None]
+) -> Fault | None:
+    """Tells when the model is loaded, or ends the server with what went wrong."""
+    try:
+        await serving.engine.wait_loaded()
+    except Fault as fault:
+        server.should_exit = True
+        return fault
+    on_ready(serving.model.name)
+    return None

@@ -1,0 +1,187 @@
+"""A server's start, rules and end; and the routes that make no answer."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+
+import pytest
+from tests.cli.conftest import finish, spawn
+from tests.server.conftest import Served, fetch, wait_until
+
+from strata import Engine
+
+BODY = json.dumps(
+    {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0}
+).encode()
+CHAT = "/v1/chat/completions"
+
+
+def post(demo: Served, path: str, **fields: object) -> dict:
+    status, body, _ = fetch(demo.address, path, json.dumps(fields).encode())
+    assert status == 200, body
+    return json.loads(body)
+
+
+def test_plain_routes(demo: Served):
+    assert json.loads(fetch(demo.address, "/health")[1]) == {"status": "ok"}
+    listed = json.loads(fetch(demo.address, "/v1/models")[1])["data"]
+    assert [model["id"] for model in listed] == ["strata-demo", "gpt-demo"]
+    assert json.loads(fetch(demo.address, "/v1/models/gpt-demo")[1])["context_length"] == 8192
+    assert fetch(demo.address, "/v1/models/other")[0] == 404
+    status = json.loads(fetch(demo.address, "/v1/status")[1])
+    assert (status["state"], status["engine_restarts"]) == ("ready", 0)
+    assert status["memory_bytes"]
+
+
+def test_tokens_and_back(demo: Served):
+    text = "Zwölf Boxkämpfer 🥊 <|im_end|>"
+    messages = [{"role": "user", "content": text}]
+    with Engine.open(threads=1) as engine:
+        assert post(demo, "/tokenize", content=text)["tokens"] == engine.tokenize(text)
+        assert post(demo, "/tokenize", messages=messages)["tokens"] == engine.tokenize(messages)
+    tokens = post(demo, "/tokenize", content=text, with_pieces=True)["tokens"]
+    ids = [token["id"] for token in tokens]
+    assert post(demo, "/detokenize", tokens=ids) == {"content": text}
+    assert fetch(demo.address, "/detokenize", b'{"tokens": [99999]}')[0] == 400
+    assert fetch(demo.address, "/tokenize", b"{}")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status"),
+    [
+        ("/v1/nothing", None, {}, 404),
+        (CHAT, None, {}, 405),
+        (CHAT, b"{", {}, 400),
+        (CHAT, b"[]", {}, 400),
+        (CHAT, b"\xff", {}, 400),
+        (CHAT, b"[" * 100_000, {}, 400),
+        (CHAT, BODY, {"content_type": "text/plain"}, 415),
+        (CHAT, BODY, {"host": "evil.example"}, 403),
+        (CHAT, BODY, {"origin": "https://evil.example"}, 403),
+        (CHAT, BODY, {"origin": "null"}, 403),
+        (CHAT, b" " * (33 << 20), {}, 413),
+    ],
+)
+def test_bad_requests_get_their_status(demo: Served, path, body, headers, status):
+    found, text, _ = fetch(demo.address, path, body, **headers)
+    assert found == status
+    assert json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:80", "192.168.1.5:8000"])
+def test_addresses_and_localhost_are_good_hosts(demo: Served, host: str):
+    assert fetch(demo.address, "/v1/models", host=host)[0] == 200
+
+
+def test_a_body_of_unknown_length_is_bounded_too(demo: Served):
+    connection = http.client.HTTPConnection(demo.address.removeprefix("http://"), timeout=30)
+    pieces = (b" " * (1 << 20) for _ in range(40))
+    headers = {"content-type": "application/json"}
+    try:
+        connection.request("POST", CHAT, pieces, headers, encode_chunked=True)
+        assert connection.getresponse().status == 413
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # refused before all of it was sent
+    finally:
+        connection.close()
+    assert fetch(demo.address, "/health")[0] == 200
+
+
+def test_a_killed_engine_comes_back(demo: Served):
+    first = fetch(demo.address, CHAT, BODY)
+    status = json.loads(fetch(demo.address, "/v1/status")[1])
+    os.kill(status["engine_pid"], signal.SIGKILL)
+    again = fetch(demo.address, CHAT, BODY)
+    assert again[0] == 200
+    contents = [json.loads(item[1])["choices"][0]["message"]["content"] for item in (first, again)]
+    assert contents[0] == contents[1]
+    status = json.loads(fetch(demo.address, "/v1/status")[1])
+    assert status["engine_restarts"] >= 1
+
+
+def test_key_and_origins():
+    served = Served(
+        "--threads",
+        1,
+        "--host",
+        "0.0.0.0",
+        "--cors-origin",
+        "https://page.example",
+        "--allow-host",
+        "box.lan",
+        "--name",
+        "mine",
+        STRATA_API_KEY="s3cret",
+    )
+    address = served.address.replace("0.0.0.0", "127.0.0.1")
+    try:
+        assert served.name == "mine"
+        assert fetch(address, "/health")[0] == 200
+        assert fetch(address, "/v1/models")[0] == 401
+        assert fetch(address, "/v1/models", authorization="Bearer s3cre")[0] == 401
+        assert fetch(address, "/v1/models", authorization="Bearer s3cret")[0] == 200
+        assert fetch(address, "/v1/models", x_api_key="s3cret", host="box.lan")[0] == 200
+        status, _, headers = fetch(
+            address, "/v1/models", x_api_key="s3cret", origin="https://page.example"
+        )
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://page.example")
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+        connection.request("OPTIONS", CHAT, headers={"origin": "https://page.example"})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert "authorization" in answer.headers["access-control-allow-headers"]
+        connection.close()
+    finally:
+        assert served.end() == 0
+    assert not any("s3cret" in line for line in served.lines)
+
+
+def test_a_taken_port_is_said_before_loading():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, _, err = finish(spawn("serve", "--port", port, "-m", "/no/such/model.gguf"))
+    assert code == 2
+    assert f"port {port} of 127.0.0.1 is taken" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("--host", "0.0.0.0"), 2, "--api-key"),
+        (("--host", "no.such.host.invalid"), 2, "--api-key"),
+        (("--host", "no.such.host.invalid", "--api-key", "k"), 2, "there is no host"),
+        (("--api-key", "", "--port", 0), 2, "key is empty"),
+        (("-m", "/no/such/model.gguf", "--port", 0), 1, "/no/such/model.gguf"),
+        (("--context", 4_000_000, "--device", "cuda", "--port", 0), 1, ""),
+    ],
+)
+def test_what_cannot_be_served_ends_with_a_message(args, code, message):
+    found, _, err = finish(spawn("serve", *args))
+    assert found == code, err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_server_and_engine():
+    served = Served("--threads", 1)
+    status = json.loads(fetch(served.address, "/v1/status")[1])
+    served.process.send_signal(signal.SIGINT)
+    served.process.stderr.read()
+    assert served.process.wait(timeout=20) == 0
+    served.process.stderr.close()
+
+    def is_gone() -> bool:
+        try:
+            os.kill(status["engine_pid"], 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(is_gone)
