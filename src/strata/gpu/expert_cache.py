@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from strata.errors import DeviceError
-from strata.gpu.expert_mover import ExpertMover, Move
+from strata.gpu.expert_mover import MOVED_AT_ONCE, ExpertMover, Move
 from strata.gpu.host_memory import HostMemory
 from strata.gpu.kernels.hand_off import HandOff
 from strata.gpu.layer_tier import LayerTier, Staging
@@ -24,12 +24,13 @@ from strata.gpu.profile import card_seconds
 from strata.gpu.repack import make_repack
 from strata.gpu.slot_check import check_slots
 from strata.gpu.slot_plan import way_bytes
+from strata.gpu.slot_table import SlotTable
 from strata.session_rules import MAX_WINDOW_ROWS
 from strata.tiers.hand_off import FIELDS, MailboxLayout
 from strata.tiers.policy_table import DEFAULT_POLICY, make_policy
 from strata.tiers.replay import carry_out
 from strata.tiers.share import Cost, balanced_counts, fixed_counts
-from strata.tiers.slots import EMPTY, Residency
+from strata.tiers.slots import Residency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from strata.gpu.weights import ModelWeights
     from strata.model_spec import ModelSpec
     from strata.tiers.hand_off import ExpertHost
-    from strata.tiers.policies import Admission, Policy
+    from strata.tiers.policies import Policy
     from strata.tiers.policy_table import PolicyOptions
     from strata.tiers.slots import SlotLayout
 
@@ -107,8 +108,6 @@ class ExpertCache:
         self._spec, self._host, self._options = spec, host, options
         self.residency = Residency(slots)
         self._policy: Policy = make_policy(options.policy, self.residency, options.policy_options)
-        firsts = [slots.first_slot(layer) for layer in range(spec.num_layers)]
-        self._first_slots = np.array(firsts, np.int64)
         self._device = weights.layers[0].moe.experts.slot_of.device
         self._is_card = self._device.type == "cuda"
         layout = MailboxLayout(spec.num_layers, MAX_WINDOW_ROWS, spec.top_k, spec.hidden_size)
@@ -116,16 +115,12 @@ class ExpertCache:
         self._routed = self._view(layout, "routed").reshape(spec.num_layers, -1)
         self._request = self._view(layout, "request")
         self._hand_off = self._make_hand_off(layout)
-        shape = (spec.num_layers, spec.num_experts)
-        self._table = torch.full(shape, -1, dtype=torch.int32, device=self._device)
-        self._host_table = self._pinned(shape, torch.int32)
+        self._table = SlotTable(self.residency, self._device)
         self.layers = self._make_layers(_slots_of_layers(slots, weights))
         self._is_whole = self._whole_layers()
         self._mover = ExpertMover(self.layers, self._memory, self._device)
         homes = [home.blob_bytes for home in host.layers]
         self._way_bytes = way_bytes(max(homes), options.num_stages)
-        self._is_here = np.zeros(slots.num_slots, bool)  # whether a slot's expert has arrived
-        self._planned: list[Move] = []
         self._settled: tuple[NDArray[np.int64], int] | None = None
         host.open(self._mailbox.data_ptr(), layout, self._mailbox)
         self.fill(options.ranking)
@@ -143,15 +138,13 @@ class ExpertCache:
     def fill(self, ranking: NDArray[np.int64] | None) -> None:
         """Fills free slots with the best of a ranking, then with what it does not name."""
         num_layers, num_experts = self._spec.num_layers, self._spec.num_experts
-        before = self.residency.key_in.copy()
         if ranking is not None:
             self.residency.fill(ranking.tolist())
         rest = np.arange(num_layers * num_experts).reshape(num_layers, num_experts).T.reshape(-1)
         self.residency.fill(rest.tolist())
-        placed = np.flatnonzero(self.residency.key_in != before).tolist()
-        self._mover.start([self._move_of(slot) for slot in placed])
+        self._move()
         self._receive(is_waiting=True)
-        self._send_table()
+        self._table.send()
         self.verify(None if self._options.has_full_check else (0,))
 
     def verify(self, slots: Sequence[int] | None) -> None:
@@ -164,15 +157,10 @@ class ExpertCache:
 
     def begin(self) -> None:
         """A window is about to be launched: slots change hands now, and only now."""
-        has_changed = self._receive()
-        if self._planned and not self._mover.is_busy:
-            # Those who give up their slots are out of the table before anyone writes there.
-            self._send_table()
-            moves = {move.slot: move for move in self._planned}
-            self._planned.clear()
-            self._mover.start(list(moves.values()))
-        elif has_changed:
-            self._send_table()
+        self._receive()
+        if not self._mover.is_busy:
+            self._move()
+        self._table.send()
         self._host.begin()
 
     def end(self) -> None:
@@ -186,11 +174,13 @@ class ExpertCache:
         ids, num_kept = self._settled
         self._settled = None
         # While experts are on their way the policy only learns.
-        is_open = not self._planned and not self._mover.is_busy
+        is_open = not self._mover.is_busy and not len(self._table.wanting())
         for layer, is_whole in enumerate(self._is_whole):
             if not is_whole:
-                self._carry_out(self._policy.ask(layer, ids[layer], is_prompt=False), is_open)
-        self._carry_out(self._policy.settle(num_kept), is_open)
+                asked = self._policy.ask(layer, ids[layer], is_prompt=False)
+                carry_out(self.residency, asked if is_open else ())
+        settled = self._policy.settle(num_kept)
+        carry_out(self.residency, settled if is_open else ())
 
     def settle(self, num_rows: int, num_kept: int) -> None:
         """The last window had ``num_rows`` rows, of which the first ``num_kept`` were kept."""
@@ -278,13 +268,16 @@ class ExpertCache:
         self._host.close()
         self._memory.close()
 
-    def _carry_out(self, admissions: Sequence[Admission], is_open: bool) -> None:  # noqa: FBT001
-        if not is_open:
+    def _move(self) -> None:
+        """Sets out with whoever is not yet in the slot meant for him."""
+        slots = self._table.wanting()
+        if not len(slots):
             return
-        carry_out(self.residency, admissions)
-        for admission in admissions:
-            self._is_here[admission.slot] = False
-            self._planned.append(self._move_of(admission.slot))
+        # Those who give up their slots are out of the table before anyone writes there. Whatever
+        # breaks off from here on leaves slots that hold nobody, and is begun again.
+        self._table.give_up(slots)
+        self._table.send()
+        self._mover.start([self._move_of(slot) for slot in slots.tolist()])
 
     def _move_of(self, slot: int) -> Move:
         """The way of the expert that a slot is meant to hold."""
@@ -292,22 +285,12 @@ class ExpertCache:
         place = slot - self.residency.layout.first_slot(layer)
         return Move(layer, expert, place, slot)
 
-    def _receive(self, *, is_waiting: bool = False) -> bool:
-        """Enters experts that have arrived; whether there were any."""
+    def _receive(self, *, is_waiting: bool = False) -> None:
+        """Enters experts that have arrived."""
         landed = self._mover.landed(is_waiting=is_waiting)
-        for move in landed:
-            key = move.layer * self._spec.num_experts + move.expert
-            self._is_here[move.slot] = self.residency.key_in[move.slot] == key
-        return bool(landed)
-
-    def _send_table(self) -> None:
-        """The card's table: slots whose expert is there."""
-        places = self.residency.slot_of.reshape(self._host_table.shape)
-        is_here = places != EMPTY
-        is_here[is_here] = self._is_here[places[is_here]]
-        local = np.where(is_here, places - self._first_slots[:, None], -1)
-        self._host_table.numpy()[:] = local
-        self._table.copy_(self._host_table, non_blocking=True)
+        keys = [move.layer * self._spec.num_experts + move.expert for move in landed]
+        if landed:
+            self._table.enter([move.slot for move in landed], keys)
 
     def _whole_layers(self) -> list[bool]:
         """Whether all experts of a layer have slots, now and always."""
@@ -348,7 +331,8 @@ class ExpertCache:
         host, device, num = self._host, self._device, self._options.num_stages
         raw_bytes = max(memory.blob_bytes for memory in host.layers)
         blobs = [(home.address, len(home.scales), home.blob_bytes) for home in host.layers]
-        self._memory = HostMemory(blobs, device, self._options.lock_bytes, (num, raw_bytes))
+        bounce_shape = (max(num, MOVED_AT_ONCE), raw_bytes)
+        self._memory = HostMemory(blobs, device, self._options.lock_bytes, bounce_shape)
         packed_bytes = max(one.layout.blob_bytes for one in slots)
         staging = Staging(
             torch.zeros((num, raw_bytes), dtype=torch.uint8, device=device),
@@ -360,7 +344,7 @@ class ExpertCache:
         layers = []
         for number, (one, home) in enumerate(zip(slots, host.layers, strict=True)):
             gate, up, down = (tables[name] for name in one.layout.formats)
-            own = replace(one, slot_of=self._table[number])
+            own = replace(one, slot_of=self._table.on_card[number])
             layers.append(
                 LayerTier(
                     number, own, staging, (gate, up, down), home, self._memory, self._hand_off

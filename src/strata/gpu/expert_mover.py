@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from strata.gpu.layer_tier import LayerTier
 
 # Experts whose bytes are on the card and not yet repacked.
-_PLACES = 16
+MOVED_AT_ONCE = 16
 
 
 class Move(NamedTuple):
@@ -48,7 +48,7 @@ class ExpertMover:
     ) -> None:
         self._layers, self._memory, self._device = layers, memory, device
         size = max(layer.home.blob_bytes for layer in layers)
-        self._raw = torch.zeros((_PLACES, size), dtype=torch.uint8, device=device)
+        self._raw = torch.zeros((MOVED_AT_ONCE, size), dtype=torch.uint8, device=device)
         self._is_card = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._is_card else None  # type: ignore[no-untyped-call]
         self._moves: list[Move] = []
@@ -60,15 +60,19 @@ class ExpertMover:
         return bool(self._moves)
 
     def start(self, moves: Sequence[Move]) -> None:
-        """Begins to move; nothing may read these slots, and no others may be on their way."""
-        self._moves = list(moves)
-        self.num_bytes += sum(self._layers[move.layer].home.blob_bytes for move in moves)
+        """Begins to move; nothing may read these slots, and no others may be on their way.
+
+        Whatever is raised here, none of these moves will be told of by ``landed``. Slots of theirs
+        may be written all the same, before those of the next moves.
+        """
         if self._stream is None:
             self._move_all(moves, 0)
-            return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            self._move_all(moves, self._stream.cuda_stream)
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                self._move_all(moves, self._stream.cuda_stream)
+        self.num_bytes += sum(self._layers[move.layer].home.blob_bytes for move in moves)
+        self._moves = list(moves)
 
     def landed(self, *, is_waiting: bool = False) -> list[Move]:
         """The moves that were begun, once all of them are done; before that none."""
@@ -86,8 +90,8 @@ class ExpertMover:
             layer = self._layers[move.layer]
             groups.setdefault((layer.slots.layout, layer.home.blob_bytes), []).append(move)
         for group in groups.values():
-            for first in range(0, len(group), _PLACES):
-                self._move_some(group[first : first + _PLACES], stream)
+            for first in range(0, len(group), MOVED_AT_ONCE):
+                self._move_some(group[first : first + MOVED_AT_ONCE], stream)
 
     def _move_some(self, moves: Sequence[Move], stream: int) -> None:
         """Up to as many as there are places, all of one layout."""

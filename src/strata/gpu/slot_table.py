@@ -1,0 +1,74 @@
+"""Which expert's bytes lie in each slot, and the table a card looks experts up in.
+
+Owns what is true of the bytes. Who is meant to be where is ``tiers.slots.Residency``; the two
+differ while experts are on their way, and where a move broke off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from strata.tiers.slots import EMPTY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from strata.tiers.slots import Residency
+
+
+class SlotTable:
+    """The slots of a card as they are.
+
+    Args:
+        residency: who is meant to be where.
+        device: of the card.
+
+    Attributes:
+        on_card: [L, E] int32, the place of an expert among its layer's slots, or -1.
+    """
+
+    def __init__(self, residency: Residency, device: torch.device) -> None:
+        self._residency = residency
+        layout = residency.layout
+        shape = (layout.num_layers, layout.num_experts)
+        firsts = [layout.first_slot(layer) for layer in range(layout.num_layers)]
+        self._first_slots = np.array(firsts, np.int64)[:, None]
+        # The key whose bytes a slot holds, EMPTY while others are written there.
+        self._held = np.full(layout.num_slots, EMPTY, np.int64)
+        self._is_sent = True
+        self.on_card = torch.full(shape, -1, dtype=torch.int32, device=device)
+        is_card = device.type == "cuda"
+        self._on_host = torch.zeros(shape, dtype=torch.int32, pin_memory=is_card)
+
+    def wanting(self) -> NDArray[np.int64]:
+        """Slots that do not hold the expert they are meant to hold."""
+        meant = self._residency.key_in
+        return np.flatnonzero((meant != EMPTY) & (meant != self._held))
+
+    def give_up(self, slots: NDArray[np.int64]) -> None:
+        """These slots are about to be written: nobody is found there any more."""
+        self._is_sent = False
+        self._held[slots] = EMPTY
+
+    def enter(self, slots: Sequence[int], keys: Sequence[int]) -> None:
+        """The bytes of these experts are in these slots."""
+        self._is_sent = False
+        self._held[slots] = keys
+
+    def send(self) -> None:
+        """Brings the card's table up to date, in the order of its launches."""
+        if self._is_sent:
+            return
+        keys = np.arange(self._residency.slot_of.size)
+        slots = self._residency.slot_of
+        is_here = slots != EMPTY
+        is_here[is_here] = self._held[slots[is_here]] == keys[is_here]
+        places = slots.reshape(self.on_card.shape) - self._first_slots
+        self._on_host.numpy()[:] = np.where(is_here.reshape(places.shape), places, -1)
+        self.on_card.copy_(self._on_host, non_blocking=True)
+        self._is_sent = True

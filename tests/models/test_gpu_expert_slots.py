@@ -1,0 +1,143 @@
+"""What the card's table says of a slot is what lies there, whatever breaks off and whenever.
+
+Windows are not computed: what they would route to is written where a window leaves it. Bytes of
+slots are taken back to rows as the file has them, and compared with the host's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+from tests.models.model_files import write_model  # noqa: E402
+from tests.models.test_gpu_session import formats_of, smallest_model  # noqa: E402
+from tests.models.test_gpu_tiers import EXPERTS, LAYERS, per_layer, tiered  # noqa: E402
+
+from strata.errors import DeviceError  # noqa: E402
+from strata.gpu import expert_cache, expert_mover  # noqa: E402
+from strata.gpu.slot_check import rows_in_slot, rows_on_host  # noqa: E402
+from strata.tiers.policy_table import POLICIES  # noqa: E402
+from strata.tiers.slots import shared_slots  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from strata.gpu.expert_cache import ExpertCache
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    model = smallest_model()
+    file = tmp_path_factory.mktemp("slots") / "model.gguf"
+    return write_model(file, model, formats_of(model.weights))
+
+
+@pytest.fixture
+def make(path: Path) -> Iterator[Callable[..., ExpertCache]]:
+    models = []
+
+    def made(slots=None, **options) -> ExpertCache:
+        one = tiered(path, slots or per_layer(2), **options)
+        models.append(one.model)
+        return one.model.experts
+
+    yield made
+    for model in models:
+        model.close()
+
+
+def windows(cache: ExpertCache, num: int, seed: int = 0) -> None:
+    """So many windows of one row; each layer wants two experts, by chance."""
+    rng = np.random.default_rng(seed)
+    for _ in range(num):
+        cache.begin()
+        assert_told_truly(cache)
+        cache.work()
+        cache.end()
+        for layer in range(LAYERS):
+            cache._routed[layer, :2] = rng.permutation(EXPERTS)[:2]
+        cache.settle(1, 1)
+
+
+def assert_told_truly(cache: ExpertCache) -> None:
+    """Every expert in the card's table lies where the table says."""
+    host = cache._host
+    for tier in cache.layers:
+        layout, home = tier.slots.layout, tier.home
+        for expert, place in enumerate(tier.slots.slot_of.tolist()):
+            if place < 0:
+                continue
+            address = home.address + expert * home.blob_bytes
+            blob = np.ctypeslib.as_array((ctypes.c_uint8 * home.blob_bytes).from_address(address))
+            expected = rows_on_host(layout, blob, host.permutation)
+            found = rows_in_slot(layout, tier.slots.blobs[place])
+            assert np.array_equal(found[: len(expected)], expected), (expert, place)
+
+
+def num_found(cache: ExpertCache) -> int:
+    return sum(int((tier.slots.slot_of >= 0).sum()) for tier in cache.layers)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_move_experts_and_the_table_is_true(make, policy: str) -> None:
+    cache = make(policy=policy)
+    filled = cache.moved_bytes
+    windows(cache, 24)
+    assert cache.moved_bytes > filled
+
+
+@pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_move_that_broke_off_is_begun_again(
+    make, monkeypatch, error: type[BaseException], *, is_shared: bool
+) -> None:
+    cache = make(shared_slots(LAYERS, EXPERTS, 5) if is_shared else None, policy="lru")
+    windows(cache, 3)
+    with monkeypatch.context() as patch:
+
+        def broken(*_: object) -> None:
+            raise error
+
+        patch.setattr(expert_mover, "repack", broken)
+        with pytest.raises(error):
+            windows(cache, 12, seed=1)
+    windows(cache, 3, seed=2)
+    cache.begin()
+    cache.begin()
+    assert_told_truly(cache)
+    # No slot is lost for good.
+    assert num_found(cache) == len(cache.residency.key_in)
+
+
+def test_an_interrupt_once_residents_have_changed_costs_no_truth(make, monkeypatch) -> None:
+    cache = make(per_layer(3), policy="lru")
+    real = expert_cache.carry_out
+
+    def interrupted(residency, admissions) -> None:
+        real(residency, admissions)
+        if admissions:
+            raise KeyboardInterrupt
+
+    for seed in range(6):
+        windows(cache, 3, seed)
+        with monkeypatch.context() as patch:
+            patch.setattr(expert_cache, "carry_out", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                windows(cache, 12, seed + 10)
+        windows(cache, 3, seed + 20)
+    cache.begin()
+    cache.begin()
+    assert_told_truly(cache)
+    assert num_found(cache) == len(cache.residency.key_in)
+
+
+def test_more_moves_than_staging_slots_without_locked_memory(make) -> None:
+    cache = make(per_layer(3), lock_bytes=0)
+    assert_told_truly(cache)
+    assert num_found(cache) == 3 * LAYERS
