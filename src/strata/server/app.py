@@ -12,9 +12,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from strata.server import chat_api, completions_api, plain_api
+from strata.server import chat_api, completions_api, messages_api, plain_api, responses_api
 from strata.server.bodies import json_response
 from strata.server.faults import Fault, anthropic_error, openai_error
+from strata.server.responses_store import ResponseStore
 from strata.server.security import Guard
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ ROUTES: Final = (
     ("POST", "/detokenize", plain_api.detokenize),
     ("POST", "/v1/chat/completions", chat_api.chat_completions),
     ("POST", "/v1/completions", completions_api.completions),
+    ("POST", "/v1/responses", responses_api.responses),
+    ("GET", "/v1/responses/{response_id}", responses_api.kept_response),
+    ("DELETE", "/v1/responses/{response_id}", responses_api.remove_response),
+    ("POST", "/v1/messages", messages_api.messages),
+    ("POST", "/v1/messages/count_tokens", messages_api.count_tokens),
 )
 
 
@@ -50,6 +56,7 @@ def build_app(serving: Serving, rules: Rules) -> ASGIApp:
         },
     )
     app.state.serving = serving
+    app.state.responses = ResponseStore()
     return Guard(app, rules)
 
 

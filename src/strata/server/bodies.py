@@ -45,12 +45,21 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     return as_struct(_with_decoded_texts(plain), kind)
 
 
-def as_struct(plain: object, kind: type[Body]) -> Body:
-    """A plain value as ``kind``; raises Fault 400 that names the field."""
+def as_struct(plain: object, kind: type[Body], where: str = "") -> Body:
+    """A plain value as ``kind``.
+
+    Args:
+        plain: of JSON's types.
+        kind: the struct.
+        where: its place in the body.
+
+    Raises:
+        Fault: 400 that names the field.
+    """
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        raise _malformed(str(error), kind) from None
+        raise _malformed(str(error), kind, where) from None
     except RecursionError:
         raise bad_request("the body is nested too deeply.") from None
 
@@ -87,14 +96,14 @@ def _with_decoded_texts(plain: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _malformed(text: str, kind: type[msgspec.Struct]) -> Fault:
+def _malformed(text: str, kind: type[msgspec.Struct], place: str) -> Fault:
     where = _WHERE.search(text)
-    path = where[1] if where else ""
+    path = ".".join(part for part in (place, where[1] if where else "") if part)
     text = text[: where.start()] if where else text
     if unknown := _UNKNOWN.match(text):
         name = unknown[1]
         field = f"{path}.{name}" if path else name
-        known = kind.__struct_fields__ if not path else ()
+        known = kind.__struct_fields__ if path == place else ()
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         hint = f" Did you mean {near[0]}?" if near else ""
         return bad_request(f"unknown field: {field}.{hint}", field, code="unknown_parameter")

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-import msgspec
-
-Json = dict[str, Any]
-
-
-class Struct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A JSON object whose fields are all known."""
+from strata.server.structs import Json, Struct
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
@@ -184,6 +178,7 @@ class Sampling(Struct):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: Json | None = None
 
 
 class ChatRequest(Sampling, kw_only=True):
@@ -213,6 +208,7 @@ class ChatRequest(Sampling, kw_only=True):
     functions: Any = None
     function_call: Any = None
     audio: Any = None
+    moderation: Any = None
     web_search_options: Any = None
 
 
@@ -230,6 +226,7 @@ REFUSED_OF_CHAT: Final = {
     "functions": "it was replaced by tools.",
     "function_call": "it was replaced by tool_choice.",
     "audio": "this model has no sound.",
+    "moderation": "this server judges no texts.",
     "web_search_options": "this server searches nothing.",
 }
 REFUSED_OF_COMPLETIONS: Final = {

@@ -46,6 +46,8 @@ class ChatWish:
     think_budget: int | None = None
     tools: ToolWish = field(default_factory=ToolWish)
     template_values: Mapping[str, Any] = field(default_factory=dict)
+    prefill: str = ""
+    """The beginning of the answer, which the client wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,14 @@ class Serving:
             if (name := tools.must_call_name) is not None:
                 opening += f"{name}>\n"
             ids = ids + self.model.text.encode_more(opening)
+        if wish.prefill:
+            if is_thinking or opening:
+                raise bad_request(
+                    "an answer that was begun takes no reasoning and no required call.\n"
+                    "  Try: end the conversation with a user's turn.",
+                    "messages",
+                )
+            ids = ids + self.model.text.encode_more(wish.prefill)
         bound: ThinkBound | None = None
         if is_thinking and wish.think_budget is not None:
             try:

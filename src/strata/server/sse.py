@@ -42,6 +42,7 @@ class EventStream(Response):
         events: Events,
         first: asyncio.Task[bytes],
         event_of: Callable[[Fault], bytes],
+        keep_alive: bytes,
         keep_alive_s: float,
     ) -> None:
         super().__init__(
@@ -53,6 +54,7 @@ class EventStream(Response):
         self._events = events
         self._next = first
         self._event_of = event_of
+        self._keep_alive = keep_alive
         self._keep_alive_s = keep_alive_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -78,7 +80,7 @@ class EventStream(Response):
         if gone in done:
             return None
         if not done:
-            return _KEEP_ALIVE
+            return self._keep_alive
         try:
             frame = self._next.result()
         except StopAsyncIteration:
@@ -94,6 +96,7 @@ async def stream_events(
     events: Events,
     event_of: Callable[[Fault], bytes],
     *,
+    keep_alive: bytes = _KEEP_ALIVE,
     keep_alive_s: float = KEEP_ALIVE_S,
 ) -> Response:
     """A response that sends ``events``.
@@ -101,6 +104,7 @@ async def stream_events(
     Args:
         events: whole frames.
         event_of: the frame of an error that comes after the stream has begun.
+        keep_alive: the frame that breaks a silence.
         keep_alive_s: longest silence.
 
     Raises:
@@ -110,7 +114,7 @@ async def stream_events(
     await asyncio.wait({first}, timeout=_FIRST_WAIT_S)
     if first.done() and isinstance(first.exception(), Fault):
         first.result()
-    return EventStream(events, first, event_of, keep_alive_s)
+    return EventStream(events, first, event_of, keep_alive, keep_alive_s)
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -1,0 +1,176 @@
+"""Anthropic's messages to the conversation templates read, and its tools to tools.
+
+Owns where they differ: results of calls lie inside user turns, reasoning is a block, an answer may
+be begun by the client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from strata.server.anthropic_models import (
+    REFUSED,
+    AnthropicTool,
+    MessagesRequest,
+    RedactedBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from strata.server.bodies import refuse
+from strata.server.chat_words import wish_of_tools
+from strata.server.faults import bad_request
+from strata.server.openai_models import Function, Tool
+from strata.server.serving import ChatWish, ToolWish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strata.server.anthropic_models import CountRequest, Turn
+
+
+def wish_of(body: CountRequest, *, has_thinking: bool) -> ChatWish:
+    """What a body asks for.
+
+    Args:
+        body: of either route.
+        has_thinking: whether the model can be told to think or not.
+
+    Raises:
+        Fault: 400, a field cannot be honoured.
+    """
+    refuse({name: getattr(body, name) for name in REFUSED}, REFUSED)
+    if body.output_config is not None and body.output_config.format is not None:
+        raise bad_request("it is not supported yet.", "output_config.format")
+    turns, prefill = _turns(body.messages)
+    if system := _joined(body.system, "system"):
+        turns.insert(0, {"role": "system", "content": system})
+    thinking = body.thinking
+    is_on = thinking is not None and thinking.type != "disabled"
+    budget = None if thinking is None else thinking.budget_tokens
+    if budget is not None and budget < 0:
+        raise bad_request("it must not be negative.", "thinking.budget_tokens")
+    return ChatWish(
+        messages=turns,
+        options=_options(body) if isinstance(body, MessagesRequest) else {},
+        # Reasoning only on request, as this API's clients expect.
+        thinking=is_on if is_on or has_thinking else None,
+        think_budget=budget,
+        tools=_tools(body),
+        prefill=prefill,
+    )
+
+
+def _options(body: MessagesRequest) -> dict[str, Any]:
+    return {
+        "max_tokens": body.max_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "stop": body.stop_sequences,
+    }
+
+
+def _turns(messages: Sequence[Turn]) -> tuple[list[dict[str, Any]], str]:
+    """The conversation, and the beginning of the answer where the client wrote one."""
+    if not messages:
+        raise bad_request("there is no message.", "messages")
+    turns: list[dict[str, Any]] = []
+    for index, turn in enumerate(messages):
+        where = f"messages[{index}].content"
+        if turn.role == "assistant":
+            turns += _assistant_turn(turn, where)
+        else:
+            turns += _user_turns(turn, where)
+    if messages[-1].role == "assistant" and turns and "tool_calls" not in turns[-1]:
+        last = turns.pop()
+        return turns, str(last["content"]).rstrip()
+    return turns, ""
+
+
+def _user_turns(turn: Turn, where: str) -> list[dict[str, Any]]:
+    """Results of calls first, for they answer the turn before; then what was said."""
+    if isinstance(turn.content, str):
+        return [{"role": "user", "content": turn.content}]
+    results: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for index, block in enumerate(turn.content):
+        match block:
+            case ToolResultBlock():
+                text = _joined(block.content, f"{where}[{index}].content")
+                text = f"Error: {text}" if block.is_error else text
+                call_id = block.tool_use_id
+                results.append({"role": "tool", "content": text, "tool_call_id": call_id})
+            case TextBlock(text=text):
+                texts.append(text)
+            case _:
+                raise _unreadable(block, f"{where}[{index}]")
+    said = [{"role": "user", "content": "\n".join(texts)}] if texts or not results else []
+    return results + said
+
+
+def _assistant_turn(turn: Turn, where: str) -> list[dict[str, Any]]:
+    if isinstance(turn.content, str):
+        return [{"role": "assistant", "content": turn.content}] if turn.content else []
+    made: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls: list[dict[str, Any]] = []
+    for index, block in enumerate(turn.content):
+        match block:
+            case TextBlock(text=text):
+                made["content"] += text
+            case ThinkingBlock(thinking=thought):
+                made["reasoning_content"] = made.get("reasoning_content", "") + thought
+            case ToolUseBlock():
+                function = {"name": block.name, "arguments": block.input}
+                calls.append({"id": block.id, "type": "function", "function": function})
+            case RedactedBlock():
+                pass  # sealed by another service; the template has no place for it
+            case _:
+                raise _unreadable(block, f"{where}[{index}]")
+    if calls:
+        made["tool_calls"] = calls
+    return [made] if made["content"] or len(made) > 2 else []
+
+
+def _joined(content: str | Sequence[object] | None, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for index, block in enumerate(content):
+        if not isinstance(block, TextBlock):
+            raise _unreadable(block, f"{where}[{index}]")
+        texts.append(block.text)
+    return "\n".join(texts)
+
+
+def _unreadable(block: object, where: str) -> Exception:
+    kind = type(block).__name__.removesuffix("Block").lower()
+    return bad_request(f"this model has no {kind} input here.", where)
+
+
+def _tools(body: CountRequest) -> ToolWish:
+    choice = body.tool_choice
+    if choice is None:
+        return wish_of_tools([_tool(tool) for tool in body.tools or []])
+    if choice.type == "none":
+        return ToolWish()
+    if (choice.name is not None) != (choice.type == "tool"):
+        raise bad_request("a name belongs to type tool, and only there.", "tool_choice.name")
+    return wish_of_tools(
+        [_tool(tool) for tool in body.tools or []],
+        must_call=choice.type in ("any", "tool"),
+        must_call_name=choice.name,
+        is_one_call=choice.disable_parallel_tool_use or choice.type == "tool",
+    )
+
+
+def _tool(tool: AnthropicTool) -> Tool:
+    return Tool(
+        function=Function(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.input_schema,
+            strict=tool.strict,
+        )
+    )

@@ -1,0 +1,216 @@
+"""/v1/responses: OpenAI's Responses, whole or as a stream, stateless or going on from a kept one.
+
+Owns the response object. Items are built by ``responses_events``; what a field means is in
+``responses_models`` and ``responses_words``.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from strata.server.answers import steps_of
+from strata.server.bodies import json_response, read_body
+from strata.server.faults import Fault, bad_request
+from strata.server.openai_words import chat_logprobs
+from strata.server.responses_events import OutputItems
+from strata.server.responses_models import ResponsesRequest
+from strata.server.responses_words import items_of, wants_logprobs, wish_of
+from strata.server.sse import data_event, stream_events, unless_gone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from starlette.requests import Request
+    from starlette.responses import Response as HttpResponse
+
+    from strata.server.answers import Job
+    from strata.server.protocol import Ended
+    from strata.server.responses_store import ResponseStore
+    from strata.server.serving import Serving
+    from strata.server.structs import Json
+
+
+async def responses(request: Request) -> HttpResponse:
+    """The route that answers."""
+    serving: Serving = request.app.state.serving
+    body = await read_body(request, ResponsesRequest)
+    response = Response(serving, request.app.state.responses, body)
+    job = await response.job()
+    if body.stream:
+        return await stream_events(response.frames(job), response.failed_event)
+    return json_response(await unless_gone(request, response.whole(job)))
+
+
+async def kept_response(request: Request) -> HttpResponse:
+    """The route that gives a kept response again."""
+    store: ResponseStore = request.app.state.responses
+    if request.query_params:
+        name = next(iter(request.query_params))
+        raise bad_request(f"{name} is not supported here.", name)
+    return json_response(store.get(request.path_params["response_id"]).response)
+
+
+async def remove_response(request: Request) -> HttpResponse:
+    """The route that forgets one."""
+    store: ResponseStore = request.app.state.responses
+    response_id = request.path_params["response_id"]
+    store.remove(response_id)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+class Response:
+    """One request and the response object that answers it."""
+
+    def __init__(self, serving: Serving, store: ResponseStore, body: ResponsesRequest) -> None:
+        self._serving = serving
+        self._store = store
+        self._body = body
+        self._model = serving.check_model(body.model)
+        self._id = f"resp_{uuid.uuid4().hex}"
+        self._created_s = int(time.time())
+        self._num_sent = 0
+        given = body.input
+        plain: list[Json] = (
+            [{"type": "message", "role": "user", "content": given}]
+            if isinstance(given, str)
+            else list(given or [])
+        )
+        if body.previous_response_id is not None:
+            before = store.get(body.previous_response_id, "previous_response_id")
+            plain = [*before.items, *plain]
+        self._items = plain
+        self._wish = wish_of(body, items_of(plain))
+        self._output = OutputItems(
+            lambda items: chat_logprobs(serving.model, list(items)) if wants_logprobs(body) else []
+        )
+
+    async def job(self) -> Job:
+        """The job; errors as ``Serving.chat_job``."""
+        return await self._serving.chat_job(self._wish)
+
+    async def whole(self, job: Job) -> dict[str, Any]:
+        """The response in one piece."""
+        last: dict[str, Any] = {}
+        async for event in self._events(job):
+            last = event
+        response: dict[str, Any] = last["response"]
+        return response
+
+    async def frames(self, job: Job) -> AsyncGenerator[bytes, None]:
+        """The response as a stream of events; errors as ``steps_of``."""
+        async for event in self._events(job):
+            yield self._frame(event)
+
+    def failed_event(self, fault: Fault) -> bytes:
+        """An error that comes in the middle of a stream."""
+        error = {"code": fault.code or "server_error", "message": fault.text}
+        response = {**self._response("failed"), "error": error}
+        return self._frame({"type": "error", "param": None, **error}) + self._frame(
+            {"type": "response.failed", "response": response}
+        )
+
+    def _frame(self, event: dict[str, Any]) -> bytes:
+        numbered = {**event, "sequence_number": self._num_sent}
+        self._num_sent += 1
+        return data_event(numbered, event["type"])
+
+    async def _events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+        has_begun = False
+        async with steps_of(self._serving.engine, job) as steps:
+            async for step in steps:
+                if not has_begun:
+                    yield {"type": "response.created", "response": self._response("in_progress")}
+                    yield {
+                        "type": "response.in_progress",
+                        "response": self._response("in_progress"),
+                    }
+                    has_begun = True
+                for event in self._output.add(step):
+                    yield event
+                if step.ended is not None:
+                    for event in self._last_events(step.ended, step.num_reasoning):
+                        yield event
+
+    def _last_events(self, ended: Ended, num_reasoning: int) -> list[dict[str, Any]]:
+        status = "incomplete" if ended.reason == "length" else "completed"
+        events = list(self._output.end(status))
+        response = self._response(status)
+        response["output"] = self._output.items
+        response["usage"] = _usage(ended, num_reasoning)
+        if status == "incomplete":
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        else:
+            response["completed_at"] = int(time.time())
+        if self._body.store is not False:
+            self._store.add(response, [*self._items, *self._output.items])
+        return [*events, {"type": f"response.{status}", "response": response}]
+
+    def _response(self, status: str) -> dict[str, Any]:
+        """The response object without what it says; the request's own fields come back."""
+        body = self._body
+        reasoning = body.reasoning
+        options = self._wish.options
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created_s,
+            "completed_at": None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": None,
+            "model": self._model,
+            "output": [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "prompt_cache_key": body.prompt_cache_key,
+            "reasoning": {
+                "effort": None if reasoning is None else reasoning.effort,
+                "summary": None if reasoning is None else reasoning.summary,
+            },
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",
+            "store": body.store is not False,
+            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto" if body.tool_choice is None else _plain(body.tool_choice),
+            "tools": [_told(tool) for tool in body.tools or []],
+            "top_logprobs": options.get("logprobs") or 0,
+            "top_p": 0.95 if body.top_p is None else body.top_p,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "truncation": "disabled",
+            "usage": None,
+            "user": body.user,
+            "metadata": body.metadata or {},
+        }
+
+
+def _plain(value: object) -> Any:
+    return msgspec.to_builtins(value)
+
+
+def _told(tool: msgspec.Struct) -> dict[str, Any]:
+    """A tool as it is told back; what was not said is not there, but for what always is."""
+    plain: dict[str, Any] = msgspec.to_builtins(tool)
+    always = ("type", "name", "description", "parameters", "strict")
+    told = {name: value for name, value in plain.items() if value is not None or name in always}
+    return {**told, "strict": bool(plain["strict"])}
+
+
+def _usage(ended: Ended, num_reasoning: int) -> dict[str, Any]:
+    costs = ended.costs
+    return {
+        "input_tokens": costs.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": costs.reused_tokens, "cache_write_tokens": 0},
+        "output_tokens": costs.generated_tokens,
+        "output_tokens_details": {"reasoning_tokens": num_reasoning},
+        "total_tokens": costs.prompt_tokens + costs.generated_tokens,
+    }

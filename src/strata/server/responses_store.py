@@ -1,0 +1,70 @@
+"""Responses that are kept, so that a later one can go on from them. In memory, the newest few.
+
+Owns the bound on their number and bytes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from strata.server.faults import Fault
+
+if TYPE_CHECKING:
+    from strata.server.structs import Json
+
+_MAX_KEPT: Final = 1000
+_MAX_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A response, and the items that lead up to its end."""
+
+    response: dict[str, Any]
+    items: list[Json]
+    num_bytes: int
+
+
+class ResponseStore:
+    """The kept responses by id; the oldest go first."""
+
+    def __init__(self, *, max_kept: int = _MAX_KEPT, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_kept = max_kept
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._num_bytes = 0
+
+    def add(self, response: dict[str, Any], items: list[Json]) -> None:
+        """Keeps ``response``, which ends the conversation ``items``."""
+        size = len(msgspec.json.encode([response, items]))
+        self._kept[response["id"]] = Kept(response, items, size)
+        self._num_bytes += size
+        while len(self._kept) > self._max_kept or self._num_bytes > self._max_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._num_bytes -= oldest.num_bytes
+
+    def get(self, response_id: str, field: str | None = None) -> Kept:
+        """A kept response.
+
+        Raises:
+            Fault: 404, there is none of that id.
+        """
+        kept = self._kept.get(response_id)
+        if kept is None:
+            raise Fault(
+                404,
+                f"there is no response {response_id!r}; they are kept in memory, the newest "
+                f"{self._max_kept}.",
+                code="response_not_found",
+                field=field,
+            )
+        return kept
+
+    def remove(self, response_id: str) -> None:
+        """Forgets one; raises Fault as ``get``."""
+        self._num_bytes -= self.get(response_id).num_bytes
+        del self._kept[response_id]

@@ -1,0 +1,192 @@
+"""Items of the Responses API to the conversation templates read, and its wishes to wishes.
+
+Owns where they differ: calls and reasoning are items of their own, which belong to one turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from strata.server.bodies import as_struct, refuse
+from strata.server.chat_words import thinking_of, wish_of_tools
+from strata.server.faults import bad_request
+from strata.server.openai_models import Function, Tool
+from strata.server.responses_models import (
+    INCLUDABLE,
+    INCLUDED_LOGPROBS,
+    REFUSED,
+    CallItem,
+    CallOutputItem,
+    ChosenTool,
+    InputText,
+    Item,
+    MessageItem,
+    OutputText,
+    PlainText,
+    ReasoningItem,
+    Refusal,
+    ResponsesRequest,
+)
+from strata.server.serving import ChatWish, ToolWish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strata.server.responses_models import FunctionTool, Part
+    from strata.server.structs import Json
+
+Turn = dict[str, Any]
+
+
+def wish_of(body: ResponsesRequest, items: Sequence[Item]) -> ChatWish:
+    """What a body asks for.
+
+    Args:
+        body: checked field by field.
+        items: the whole conversation, items of earlier responses included.
+
+    Raises:
+        Fault: 400, a field cannot be honoured.
+    """
+    refuse({name: getattr(body, name) for name in REFUSED}, REFUSED)
+    for name in body.include or []:
+        if name not in INCLUDABLE:
+            raise bad_request(f"there is no {name!r} to include.", "include")
+    if body.text is not None and body.text.format is not None and body.text.format.type != "text":
+        raise bad_request(f"{body.text.format.type} is not supported yet.", "text.format")
+    has_logprobs = wants_logprobs(body)
+    options = {
+        "max_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "logprobs": (body.top_logprobs or 0) if has_logprobs else None,
+    }
+    return ChatWish(
+        messages=turns_of(body.instructions, items),
+        options=options,
+        thinking=thinking_of(None if body.reasoning is None else body.reasoning.effort),
+        tools=_tools(body),
+    )
+
+
+def wants_logprobs(body: ResponsesRequest) -> bool:
+    """Whether the answer tells log-probabilities."""
+    return bool(body.top_logprobs) or INCLUDED_LOGPROBS in (body.include or [])
+
+
+def items_of(given: str | list[Json] | None) -> list[Item]:
+    """The items of an input.
+
+    Raises:
+        Fault: 400, one is malformed or of a kind that does not exist here.
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [MessageItem(role="user", content=given)]
+    return [_item(item, index) for index, item in enumerate(given)]
+
+
+def turns_of(instructions: str | None, items: Sequence[Item]) -> list[Turn]:
+    """The conversation for the template.
+
+    Raises:
+        Fault: 400, it is empty or a part is no text.
+    """
+    systems = [instructions] if instructions else []
+    turns: list[Turn] = []
+    for index, item in enumerate(items):
+        where = f"input[{index}]"
+        match item:
+            case MessageItem(role="system" | "developer") if not turns:
+                systems.append(_text(item.content, where))
+            case MessageItem(role="assistant"):
+                _answer_of(turns)["content"] += _text(item.content, where)
+            case MessageItem():
+                # Templates take instructions at the beginning only.
+                turns.append({"role": "user", "content": _text(item.content, where)})
+            case ReasoningItem():
+                thought = _thought(item)
+                turn = _answer_of(turns)
+                turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
+            case CallItem():
+                function: Turn = {"name": item.name, "arguments": item.arguments or {}}
+                call = {"id": item.call_id, "type": "function", "function": function}
+                _answer_of(turns).setdefault("tool_calls", []).append(call)
+            case CallOutputItem():
+                text = _text(item.output, where)
+                turns.append({"role": "tool", "content": text, "tool_call_id": item.call_id})
+    head = [{"role": "system", "content": "\n\n".join(systems)}] if systems else []
+    if not turns and not head:
+        raise bad_request("there is no input.", "input")
+    return head + turns
+
+
+def _answer_of(turns: list[Turn]) -> Turn:
+    """The answer that is open: reasoning, text and calls in a row are one turn."""
+    if not turns or turns[-1]["role"] != "assistant":
+        turns.append({"role": "assistant", "content": ""})
+    return turns[-1]
+
+
+def _item(plain: Json, index: int) -> Item:
+    # A message need not say that it is one.
+    named = plain if "type" in plain or "role" not in plain else {"type": "message", **plain}
+    kinds: dict[object, type[Item]] = {
+        "message": MessageItem,
+        "function_call": CallItem,
+        "function_call_output": CallOutputItem,
+        "reasoning": ReasoningItem,
+    }
+    kind = kinds.get(named.get("type"))
+    if kind is None:
+        field = f"input[{index}].type"
+        raise bad_request(f"there are no items of type {named.get('type')!r} here.", field)
+    return as_struct(named, kind, where=f"input[{index}]")
+
+
+def _thought(item: ReasoningItem) -> str:
+    parts = item.content or item.summary or []
+    return "".join(str(part.get("text", "")) for part in parts)
+
+
+def _text(content: str | Sequence[Part], where: str) -> str:
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        match part:
+            case InputText(text=text) | OutputText(text=text) | PlainText(text=text):
+                texts.append(text)
+            case Refusal(refusal=text):
+                texts.append(text)
+            case _:
+                kind = str(part.__struct_config__.tag).removeprefix("input_")
+                field = f"{where}.content[{index}]"
+                raise bad_request(f"this model has no {kind} input ({field}).", field)
+    return "\n".join(texts)
+
+
+def _tools(body: ResponsesRequest) -> ToolWish:
+    tools = [_tool(tool) for tool in body.tools or []]
+    choice = body.tool_choice
+    if choice == "none":
+        return ToolWish()
+    is_named = isinstance(choice, ChosenTool)
+    return wish_of_tools(
+        tools,
+        must_call=is_named or choice == "required",
+        must_call_name=choice.name if isinstance(choice, ChosenTool) else None,
+        is_one_call=is_named or body.parallel_tool_calls is False,
+    )
+
+
+def _tool(tool: FunctionTool) -> Tool:
+    return Tool(
+        function=Function(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.parameters,
+            strict=tool.strict,
+        )
+    )
