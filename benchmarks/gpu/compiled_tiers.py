@@ -47,7 +47,7 @@ def hand_off_cases(rows):
         "sources_ptr": "*i64", "factors_ptr": "*i64", "factors": "i64",
         "first": "i32", "count": "i32",
         "counts_ptr": "*i32", "slot_of_ptr": "*i32", "reachable_ptr": "*i64",
-        "stage_of_ptr": "*i32", "EXPERTS": EXPERTS, "TILE": EXPERTS, "STAGES": STAGES,
+        "stage_of_ptr": "*i32", "EXPERTS": EXPERTS, "TILE": 2 * EXPERTS, "STAGES": STAGES,
     }  # fmt: skip
     yield "stream", compile_kernel(hand_off._stream_kernel, arguments, {"num_warps": 4})
 

@@ -235,8 +235,12 @@ def _wait_kernel(
         while (answered != number) & (nanoseconds() < end):
             answered = tl.load(answer_ptr, volatile=True)
         fence()
+        offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        # Each thread has looked for itself, and by its own clock; one that came too late speaks
+        # for all, or there would be columns without values and no fault.
+        is_late = tl.max((answered + offs * 0 != number).to(tl.int32), 0)
         status = tl.load(answer_ptr + 1, volatile=True)
-        if answered != number:
+        if is_late != 0:
             tl.store(fault_ptr, 1)
             tl.store(told_ptr, 1)
         elif status == 1:
@@ -244,8 +248,7 @@ def _wait_kernel(
         elif status != 0:
             tl.store(fault_ptr, 2)
             tl.store(told_ptr, 2)
-        offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        is_copied = (offs < HIDDEN) & (answered == number)
+        is_copied = (offs < HIDDEN) & (is_late == 0)
         here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
         at = entry.to(tl.int64) * HIDDEN + offs
         values = tl.load(here_ptr + at, mask=is_copied, other=0.0, volatile=True)
@@ -277,7 +280,8 @@ def plan_stream(
     """
     _stream_kernel[(1,)](
         hand_off.sources, hand_off.factors, first, count, counts, slot_of, reachable, stage_of,
-        factors.data_ptr(), EXPERTS=len(slot_of), TILE=triton.next_power_of_2(len(slot_of)),
+        factors.data_ptr(), EXPERTS=len(slot_of),
+        TILE=triton.next_power_of_2(len(slot_of) + len(hand_off.sources)),
         STAGES=len(hand_off.sources), num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
@@ -291,8 +295,10 @@ def _stream_kernel(
     expert = tl.arange(0, TILE)
     is_expert = expert < EXPERTS
     stage = expert - first
-    is_here = is_expert & (stage >= 0) & (stage < STAGES)
-    is_wanted = is_here & (stage < count) & (tl.load(counts_ptr + expert, is_expert, 0) > 0)
+    # Stages behind the last expert have no job: an earlier step's would be done once more.
+    is_here = (stage >= 0) & (stage < STAGES)
+    is_wanted = is_expert & is_here & (stage < count)
+    is_wanted = is_wanted & (tl.load(counts_ptr + expert, is_expert, 0) > 0)
     is_wanted = is_wanted & (tl.load(slot_of_ptr + expert, is_expert, 0) < 0)
     address = tl.load(reachable_ptr + expert, mask=is_wanted, other=0)
     tl.store(sources_ptr + stage, address, mask=is_here)
