@@ -36,12 +36,15 @@ class WindowRunner:
     def run(self, shape: WindowShape, meanwhile: Callable[[], None]) -> None:
         """From ``host_inputs`` to ``host_flags`` and logits or picks, if wanted; waits.
 
-        What is to be done ``meanwhile`` launches nothing.
+        What is to be done ``meanwhile`` launches nothing. If it raises, the window is waited for
+        all the same: it reads the host's rows, and may still ask the host for experts.
         """
         self.launch(shape)
-        meanwhile()
-        if self._is_card:
-            torch.cuda.current_stream().synchronize()
+        try:
+            meanwhile()
+        finally:
+            if self._is_card:
+                torch.cuda.current_stream().synchronize()
 
     def launch(self, shape: WindowShape) -> None:
         """The same without waiting."""

@@ -86,11 +86,22 @@ class CardProbe:
         }
 
     def window_seconds(self, session: GpuSession, num_rows: int) -> float:
-        """What the card works for one greedy window; the session must be reset afterwards."""
-        return card_seconds(session.relaunch(num_rows, Choice.LIKELIEST), _REPEATS)
+        """What the card works for one greedy window; the session must be reset afterwards.
+
+        Raises:
+            DeviceError: experts did not come, so the windows were not whole.
+        """
+        with self._model.serving_experts():
+            seconds = card_seconds(session.relaunch(num_rows, Choice.LIKELIEST), _REPEATS)
+        self._model.check_experts()
+        return seconds
 
     def window_kernels(self, session: GpuSession, num_rows: int) -> list[KernelCost]:
-        """Its kernels, longest first; the session must be reset afterwards."""
+        """Its kernels, longest first; the session must be reset afterwards.
+
+        Raises:
+            DeviceError: experts did not come, so the windows were not whole.
+        """
         position = session.position
         work = window_work(
             self._model.layout,
@@ -99,7 +110,9 @@ class CardProbe:
             position=position,
             kv_format=self._model.kv_format,
         )
-        times = kernel_times(session.relaunch(num_rows, Choice.LIKELIEST), _PROFILED)
+        with self._model.serving_experts():
+            times = kernel_times(session.relaunch(num_rows, Choice.LIKELIEST), _PROFILED)
+        self._model.check_experts()
         return [cost_of(time, work.get(time.name), self.rates) for time in times]
 
     def prompt_kernels(self, run: Callable[[], object], num_rows: int) -> list[KernelCost]:

@@ -287,8 +287,8 @@ class GpuSession:
         (flight, *later), self._flights = self._flights, []
         self._reader.wait(flight)
         self._refuse_bad_flags(flight.flags)
-        self._flights = later
         self._advance(flight.tokens)
+        self._flights = later
         self._is_broken = bool(later)
 
     def _step_pending(self) -> None:
