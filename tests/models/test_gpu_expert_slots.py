@@ -137,6 +137,18 @@ def test_an_interrupt_once_residents_have_changed_costs_no_truth(make, monkeypat
     assert num_found(cache) == len(cache.residency.key_in)
 
 
+def test_a_fault_that_nobody_was_told_of_is_gone_before_the_next_window(make) -> None:
+    cache = make()
+    # As a window leaves it that an interrupt has kept from being checked.
+    cache._hand_off.fault.fill_(1)
+    cache._request[3] = 1
+    cache._host.stop()
+    windows(cache, 2)
+    cache.check()
+    assert int(cache._hand_off.fault) == 0
+    assert cache._host._server.is_running
+
+
 def test_more_moves_than_staging_slots_without_locked_memory(make) -> None:
     cache = make(per_layer(3), lock_bytes=0)
     assert_told_truly(cache)

@@ -49,6 +49,10 @@ _MEASURED_REQUESTS = 20
 _ROUND_TRIP_SECONDS = 8e-6
 
 
+# Servers whose thread cannot be ended; to destroy one would be to wait for it.
+_stuck: list[ExpertServer] = []
+
+
 class ExpertArena:
     """The experts of all layers; ``tiers.hand_off.ExpertHost``.
 
@@ -206,8 +210,21 @@ class ExpertArena:
         return out
 
     def close(self) -> None:
-        """Ends the threads. The mailbox may be freed afterwards."""
-        self._server = None
+        """Ends the threads. The mailbox may be freed afterwards.
+
+        A thread that does not end keeps its mailbox and the experts: it may still write there.
+
+        Raises:
+            DeviceError: it does not end.
+        """
+        server, self._server = self._server, None
+        if server is None or server.stop(_STOP_SECONDS):
+            return
+        _stuck.append(server)
+        raise DeviceError(
+            f"the thread that computes experts in memory did not end within {_STOP_SECONDS:g} s; "
+            "its memory stays taken.\n  Try: end the program."
+        )
 
     def _opened(self) -> ExpertServer:
         assert self._server is not None  # noqa: S101 - a window is run by who opened it

@@ -156,7 +156,14 @@ class ExpertCache:
         check_slots(self.residency, self.layers, self._host.permutation, slots)
 
     def begin(self) -> None:
-        """A window is about to be launched: slots change hands now, and only now."""
+        """A window is about to be launched: slots change hands now, and only now.
+
+        Raises:
+            DeviceError: the thread that answers cannot be ended.
+        """
+        if self._request[3]:
+            # Of a window that nobody waited for any more, so nobody was told.
+            self.check(is_awaited=False)
         self._receive()
         if not self._mover.is_busy:
             self._move()
@@ -189,8 +196,10 @@ class ExpertCache:
         ids = self._routed[:, : num_rows * self._spec.top_k].reshape(shape).astype(np.int64)
         self._settled = ids, num_kept
 
-    def check(self) -> None:
+    def check(self, *, is_awaited: bool = True) -> None:
         """Refuses the last window if the host did not answer; readies it for the next.
+
+        Where the window is not awaited any more, only what cannot be readied is refused.
 
         Raises:
             DeviceError: the host gave no answer, or refused.
@@ -202,12 +211,16 @@ class ExpertCache:
         if is_well:
             self._hand_off.fault.zero_()
             self._request[3] = 0
+            if not is_awaited:
+                return
         limit = self._options.limit_seconds
-        what = f"gave no answer within {limit:g} s" if fault == 1 else "refused"
+        is_late = fault == 1
+        what = f"gave no answer within {limit:g} s" if is_late else "refused"
         todo = "ask again" if is_well else "start again"
+        more = "fewer --threads" if is_late else "--device cpu"
         raise DeviceError(
             f"the processor was asked for experts that are in no slot of the card, and {what} "
-            f"(request {number}).\n  Try: {todo}; if it comes back, fewer --threads."
+            f"(request {number}).\n  Try: {todo}; if it comes back, {more}."
         )
 
     @property
@@ -256,7 +269,7 @@ class ExpertCache:
         few, many = 1, min(8, self._options.num_stages)
         seconds = {num: card_seconds(partial(self.layers[0].rehearse, num), 8)
                    for num in (few, many)}  # fmt: skip
-        each = max(1e-7, (seconds[many] - seconds[few]) / (many - few))
+        each = max(1e-7, (seconds[many] - seconds[few]) / max(1, many - few))
         return Cost(max(0.0, seconds[few] - each) + _STAGED_LAUNCHES, each)
 
     def counts(self) -> NDArray[np.int64]:
@@ -264,9 +277,15 @@ class ExpertCache:
         return self._host.counts()
 
     def close(self) -> None:
-        """Ends the host's threads."""
-        self._host.close()
-        self._memory.close()
+        """Ends the host's threads.
+
+        Raises:
+            DeviceError: one does not end.
+        """
+        try:
+            self._host.close()
+        finally:
+            self._memory.close()
 
     def _move(self) -> None:
         """Sets out with whoever is not yet in the slot meant for him."""
@@ -332,7 +351,7 @@ class ExpertCache:
         raw_bytes = max(memory.blob_bytes for memory in host.layers)
         blobs = [(home.address, len(home.scales), home.blob_bytes) for home in host.layers]
         bounce_shape = (max(num, MOVED_AT_ONCE), raw_bytes)
-        self._memory = HostMemory(blobs, device, self._options.lock_bytes, bounce_shape)
+        self._memory = HostMemory(blobs, device, self._options.lock_bytes, bounce_shape, host)
         packed_bytes = max(one.layout.blob_bytes for one in slots)
         staging = Staging(
             torch.zeros((num, raw_bytes), dtype=torch.uint8, device=device),

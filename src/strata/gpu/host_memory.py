@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +36,7 @@ class HostMemory:
         device: of the card; a processor reads everything as it is.
         limit_bytes: most that is page-locked; None for all.
         bounce_shape: (places, bytes) of the buffer for what is not.
+        owner: of the blobs; kept as long as they are page-locked.
     """
 
     def __init__(
@@ -43,10 +45,15 @@ class HostMemory:
         device: torch.device,
         limit_bytes: int | None,
         bounce_shape: tuple[int, int],
+        owner: object,
     ) -> None:
         self._is_card = device.type == "cuda"
         self._driver = _driver() if self._is_card else None
         self._slices: list[int] = []
+        # Memory that is freed while it is locked stays taken, so a model that failed to be made,
+        # or was dropped, lets go too. The end of the process does so by itself.
+        self._release = weakref.finalize(self, _let_go, self._driver, self._slices, owner)
+        self._release.atexit = False
         self._locked: dict[int, int] = {}
         self._bounce = torch.zeros(bounce_shape, dtype=torch.uint8, pin_memory=self._is_card)
         left = limit_bytes
@@ -92,11 +99,8 @@ class HostMemory:
         return places
 
     def close(self) -> None:
-        """Lets go of what is page-locked; nothing may be reading it."""
-        for address in self._slices:
-            assert self._driver is not None  # noqa: S101 - it locked them
-            self._driver.cuMemHostUnregister(ctypes.c_void_p(address))
-        self._slices.clear()
+        """Lets go of what is page-locked, once the card has read what it was told to."""
+        self._release()
 
     def _lock(self, address: int, num: int, size: int) -> int:
         """How many blobs from the first on could be page-locked, some at a time."""
@@ -113,6 +117,17 @@ class HostMemory:
                 return first
             self._slices.append(at)
         return num
+
+
+def _let_go(driver: ctypes.CDLL | None, slices: list[int], _owner: object) -> None:
+    if driver is None or not slices:
+        return
+    try:
+        torch.cuda.synchronize()
+    finally:
+        for address in slices:
+            driver.cuMemHostUnregister(ctypes.c_void_p(address))
+        slices.clear()
 
 
 def _driver() -> ctypes.CDLL:

@@ -176,9 +176,15 @@ class GpuModel:
         return dict(self.weights.num_bytes)
 
     def close(self) -> None:
-        """Ends the reading threads; weights go with the last reference to them."""
-        if self.experts is not None:
-            self.experts.close()
-        self.host_rows.close()
-        if self.ngram_table is not None:
-            self.ngram_table.close()
+        """Ends the reading threads; weights go with the last reference to them.
+
+        Raises:
+            DeviceError: a thread that computes experts does not end.
+        """
+        try:
+            if self.experts is not None:
+                self.experts.close()
+        finally:
+            self.host_rows.close()
+            if self.ngram_table is not None:
+                self.ngram_table.close()

@@ -37,7 +37,7 @@ def check_slots(
     permutation_of: Callable[[str], Ints],
     slots: Sequence[int] | None,
 ) -> None:
-    """Compares slots with the host's memory, byte for byte.
+    """Compares slots with the host's memory, byte for byte; factors come behind the rows.
 
     Args:
         residency: who is meant to be where.
@@ -53,13 +53,16 @@ def check_slots(
     def read_slot(slot: int) -> Bytes:
         layer = int(residency.key_in[slot]) // num_experts
         own = layers[layer].slots
-        return rows_in_slot(own.layout, own.blobs[slot - residency.layout.first_slot(layer)])
+        place = slot - residency.layout.first_slot(layer)
+        factors = own.scales[place].cpu().numpy().view(np.uint8)
+        return np.concatenate([rows_in_slot(own.layout, own.blobs[place]), factors])
 
     def read_expert(layer: int, expert: int) -> Bytes:
         home = layers[layer].home
         address = home.address + expert * home.blob_bytes
         blob = np.ctypeslib.as_array((ctypes.c_uint8 * home.blob_bytes).from_address(address))
-        return rows_on_host(layers[layer].slots.layout, blob, permutation_of)
+        rows = rows_on_host(layers[layer].slots.layout, blob, permutation_of)
+        return np.concatenate([rows, home.scales[expert].view(np.uint8)])
 
     every = range(residency.layout.num_slots) if slots is None else slots
     verify_slots(residency, read_slot, read_expert, every)

@@ -112,4 +112,8 @@ class ExpertHost(Protocol):
         """[L, 5] what was done for each layer since the start: ``SERVED``."""
 
     def close(self) -> None:
-        """Ends the threads. The mailbox may be freed afterwards."""
+        """Ends the threads. The mailbox may be freed afterwards.
+
+        Raises:
+            DeviceError: one does not end.
+        """

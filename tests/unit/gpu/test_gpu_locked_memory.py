@@ -1,0 +1,76 @@
+"""Page-locked memory is let go of, whatever becomes of its owner; the driver is a stand-in."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from strata.gpu import host_memory  # noqa: E402
+from strata.gpu.host_memory import HostMemory  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOBS = [(0x10000, 3, 4096), (0x90000, 2, 4096)]
+
+
+class Owner:
+    """Of the memory: notes when it is freed."""
+
+    def __init__(self, events: list[str]) -> None:
+        weakref.finalize(self, events.append, "freed")
+
+
+@pytest.fixture
+def events() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(monkeypatch, events: list[str]) -> Callable[[], HostMemory]:
+    class Driver:
+        def cuMemHostRegister_v2(self, address, size, _flags) -> int:
+            events.append(f"lock {address.value:#x} {size.value}")
+            return 0
+
+        def cuMemHostUnregister(self, address) -> int:
+            events.append(f"let go {address.value:#x}")
+            return 0
+
+    def zeros(shape, dtype, pin_memory):
+        assert pin_memory
+        return torch.zeros(shape, dtype=dtype)
+
+    cuda = SimpleNamespace(synchronize=lambda: events.append("wait"))
+    monkeypatch.setattr(host_memory, "_driver", Driver)
+    monkeypatch.setattr(
+        host_memory, "torch", SimpleNamespace(zeros=zeros, uint8=torch.uint8, cuda=cuda)
+    )
+    return lambda: HostMemory(BLOBS, SimpleNamespace(type="cuda"), None, (1, 4096), Owner(events))
+
+
+LOCKED = ["lock 0x10000 12288", "lock 0x90000 8192"]
+LET_GO = ["wait", "let go 0x10000", "let go 0x90000", "freed"]
+
+
+def test_close_waits_for_the_card_and_lets_go_once(make, events: list[str]) -> None:
+    memory = make()
+    memory.close()
+    memory.close()
+    assert events == LOCKED + LET_GO
+
+
+def test_what_was_never_closed_lets_go_with_its_owner(make, events: list[str]) -> None:
+    def fail() -> None:
+        memory = make()
+        raise ValueError(memory.locked_bytes)
+
+    with pytest.raises(ValueError, match=str(5 * 4096)):
+        fail()
+    gc.collect()
+    assert events == LOCKED + LET_GO
