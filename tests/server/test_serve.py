@@ -15,7 +15,11 @@ from tests.server.conftest import Served, fetch, wait_until
 from strata import Engine
 
 BODY = json.dumps(
-    {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0}
+    {
+        "model": "strata-demo",
+        "messages": [{"role": "user", "content": "What is 2 + 3?"}],
+        "temperature": 0,
+    }
 ).encode()
 CHAT = "/v1/chat/completions"
 
@@ -57,6 +61,8 @@ def test_tokens_and_back(demo: Served):
         (CHAT, None, {}, 405),
         (CHAT, b"{", {}, 400),
         (CHAT, b"[]", {}, 400),
+        (CHAT, b'{"messages": [{"role": "user", "content": "x"}]}', {}, 400),
+        ("/v1/responses/compact", b"{}", {}, 404),
         (CHAT, b"\xff", {}, 400),
         (CHAT, b"[" * 100_000, {}, 400),
         (CHAT, BODY, {"content_type": "text/plain"}, 415),

@@ -38,8 +38,8 @@ ROUTES: Final = (
     ("POST", "/v1/chat/completions", chat_api.chat_completions),
     ("POST", "/v1/completions", completions_api.completions),
     ("POST", "/v1/responses", responses_api.responses),
-    ("GET", "/v1/responses/{response_id}", responses_api.kept_response),
-    ("DELETE", "/v1/responses/{response_id}", responses_api.remove_response),
+    ("GET", "/v1/responses/resp_{response_id}", responses_api.kept_response),
+    ("DELETE", "/v1/responses/resp_{response_id}", responses_api.remove_response),
     ("POST", "/v1/messages", messages_api.messages),
     ("POST", "/v1/messages/count_tokens", messages_api.count_tokens),
 )

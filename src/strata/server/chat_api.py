@@ -23,6 +23,7 @@ from strata.server.chat_words import thinking_of, tool_wish, turns_of
 from strata.server.faults import Fault, bad_request, openai_error
 from strata.server.openai_models import REFUSED_OF_CHAT, ChatRequest
 from strata.server.openai_words import (
+    FINGERPRINT,
     chat_logprobs,
     either,
     num_choices,
@@ -175,7 +176,7 @@ class Chat:
             "object": kind,
             "created": self._head.created_s,
             "model": self._head.model,
-            "system_fingerprint": None,
+            "system_fingerprint": FINGERPRINT,
         }
 
     def _choice(self, index: int, answer: Answer, ended: Ended) -> dict[str, Any]:
@@ -183,6 +184,7 @@ class Chat:
             "role": "assistant",
             "content": answer.text if answer.text or not answer.calls else None,
             "refusal": None,
+            "annotations": [],
         }
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning

@@ -16,6 +16,7 @@ from strata.server.chat_api import DONE, error_event, finish_reason
 from strata.server.faults import bad_request
 from strata.server.openai_models import REFUSED_OF_COMPLETIONS, CompletionRequest
 from strata.server.openai_words import (
+    FINGERPRINT,
     num_choices,
     options_of,
     text_of_token,
@@ -71,7 +72,7 @@ class Completion:
             "object": "text_completion",
             "created": int(time.time()),
             "model": serving.check_model(body.model),
-            "system_fingerprint": None,
+            "system_fingerprint": FINGERPRINT,
         }
 
     async def jobs(self) -> list[Job]:

@@ -81,7 +81,8 @@ class Message:
         """The answer in one piece."""
         answer, ended = await whole_answer(self._serving.engine, job)
         reason, stop = _stop(ended, has_calls=bool(answer.calls))
-        message = self._message(_blocks(answer), _usage(ended.costs))
+        usage = _usage(ended.costs, answer.num_reasoning)
+        message = self._message(_blocks(answer), usage)
         return {**message, "stop_reason": reason, "stop_sequence": stop}
 
     async def events(self, job: Job) -> AsyncGenerator[bytes, None]:
@@ -103,8 +104,14 @@ class Message:
                     for frame in blocks.end():
                         yield frame
                     reason, stop = _stop(step.ended, has_calls=step.has_calls)
-                    delta = {"stop_reason": reason, "stop_sequence": stop}
-                    yield _event("message_delta", delta=delta, usage=_usage(step.ended.costs))
+                    delta = {
+                        "stop_reason": reason,
+                        "stop_sequence": stop,
+                        "stop_details": None,
+                        "container": None,
+                    }
+                    usage = _usage(step.ended.costs, step.num_reasoning)
+                    yield _event("message_delta", delta=delta, usage=usage)
                     yield _event("message_stop")
 
     def _message(self, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +123,8 @@ class Message:
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
             "usage": usage,
         }
 
@@ -137,8 +146,7 @@ class _Blocks:
                 yield self._delta({"type": "text_delta", "text": text})
             case ToolBegun(_, call_id, name):
                 yield from self.end()
-                head = {"id": _call_id(call_id), "name": name, "input": {}}
-                yield from self._into("tool_use", head)
+                yield from self._into("tool_use", _call_head(call_id, name))
             case ToolArguments(_, text):
                 yield self._delta({"type": "input_json_delta", "partial_json": text})
             case ToolEnded():
@@ -177,9 +185,8 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
     if answer.text:
         blocks.append({"type": "text", "text": answer.text, "citations": None})
     for call in answer.calls:
-        call_id = _call_id(call.call_id)
-        inputs = _object(call.arguments)
-        blocks.append({"type": "tool_use", "id": call_id, "name": call.name, "input": inputs})
+        head = _call_head(call.call_id, call.name)
+        blocks.append({"type": "tool_use", **head, "input": _object(call.arguments)})
     return blocks
 
 
@@ -192,8 +199,10 @@ def _object(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _call_id(call_id: str) -> str:
-    return f"toolu_{call_id.removeprefix('call_')}"
+def _call_head(call_id: str, name: str) -> dict[str, Any]:
+    """A call without its arguments."""
+    own_id = f"toolu_{call_id.removeprefix('call_')}"
+    return {"id": own_id, "name": name, "input": {}, "caller": {"type": "direct"}}
 
 
 def _stop(ended: Ended, *, has_calls: bool) -> tuple[str, str | None]:
@@ -205,12 +214,13 @@ def _stop(ended: Ended, *, has_calls: bool) -> tuple[str, str | None]:
     return ("tool_use" if has_calls else "end_turn"), None
 
 
-def _usage(costs: Costs) -> dict[str, Any]:
+def _usage(costs: Costs, num_reasoning: int) -> dict[str, Any]:
     begun = _usage_begun(costs.prompt_tokens - costs.reused_tokens)
     return {
         **begun,
         "cache_read_input_tokens": costs.reused_tokens,
         "output_tokens": costs.generated_tokens,
+        "output_tokens_details": {"thinking_tokens": num_reasoning},
     }
 
 
@@ -219,5 +229,10 @@ def _usage_begun(num_input: int) -> dict[str, Any]:
         "input_tokens": num_input,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "output_tokens": 0,
+        "output_tokens_details": {"thinking_tokens": 0},
+        "server_tool_use": None,
+        "service_tier": "standard",
+        "inference_geo": None,
     }

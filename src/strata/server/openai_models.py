@@ -153,7 +153,7 @@ class ResponseFormat(Struct):
 class Sampling(Struct):
     """Fields of sampling that both APIs have."""
 
-    model: str | None = None
+    model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None

@@ -5,8 +5,9 @@ Owns the shapes of those objects, and the sampling fields' way to the engine's o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from strata import __version__
 from strata.server.faults import bad_request
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from strata.server.openai_models import Sampling
     from strata.server.protocol import Costs, TokenLogprob
 
-MAX_CHOICES = 16
+MAX_CHOICES: Final = 16
+FINGERPRINT: Final = f"strata-{__version__}"
 
 
 def options_of(body: Sampling, **rest: object) -> dict[str, Any]:

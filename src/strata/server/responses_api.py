@@ -51,15 +51,19 @@ async def kept_response(request: Request) -> HttpResponse:
     if request.query_params:
         name = next(iter(request.query_params))
         raise bad_request(f"{name} is not supported here.", name)
-    return json_response(store.get(request.path_params["response_id"]).response)
+    return json_response(store.get(_id_of(request)).response)
 
 
 async def remove_response(request: Request) -> HttpResponse:
     """The route that forgets one."""
     store: ResponseStore = request.app.state.responses
-    response_id = request.path_params["response_id"]
+    response_id = _id_of(request)
     store.remove(response_id)
     return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+def _id_of(request: Request) -> str:
+    return f"resp_{request.path_params['response_id']}"
 
 
 class Response:

@@ -160,8 +160,8 @@ class ResponseStreamOptions(Struct):
 class ResponsesRequest(Struct):
     """Body of /v1/responses."""
 
+    model: str
     input: str | list[Json] | None = None
-    model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
