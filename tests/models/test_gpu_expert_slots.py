@@ -18,7 +18,7 @@ from tests.models.model_files import write_model  # noqa: E402
 from tests.models.test_gpu_session import formats_of, smallest_model  # noqa: E402
 from tests.models.test_gpu_tiers import EXPERTS, LAYERS, per_layer, tiered  # noqa: E402
 
-from strata.errors import DeviceError  # noqa: E402
+from strata.errors import DeviceError, SettingsError  # noqa: E402
 from strata.gpu import expert_cache, expert_mover  # noqa: E402
 from strata.gpu.slot_check import rows_in_slot, rows_on_host  # noqa: E402
 from strata.tiers.policy_table import POLICIES  # noqa: E402
@@ -153,3 +153,9 @@ def test_more_moves_than_staging_slots_without_locked_memory(make) -> None:
     cache = make(per_layer(3), lock_bytes=0)
     assert_told_truly(cache)
     assert num_found(cache) == 3 * LAYERS
+
+
+@pytest.mark.parametrize("wrong", [{"staged_share": 1.5}, {"policy": "lrv"}])
+def test_options_are_refused_before_anything_is_packed(wrong: dict[str, object]) -> None:
+    with pytest.raises(SettingsError):
+        expert_cache.CacheOptions(**wrong)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import time
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,6 +87,7 @@ class ExpertArena:
         )
         for layer, place in zip(self._layers, self._places, strict=True):
             layer.set_memory(place.address, place.blob_bytes, place.scales.ctypes.data)
+        self._panel_bits: dict[str, NDArray[np.int64]] = {}
         self._server: ExpertServer | None = None
 
     @property
@@ -133,7 +133,9 @@ class ExpertArena:
 
     def permutation(self, format_name: str) -> NDArray[np.int64]:
         """See ``panel_bits``."""
-        return panel_bits(self._ctx, format_name)
+        if format_name not in self._panel_bits:
+            self._panel_bits[format_name] = panel_bits(self._ctx, format_name)
+        return self._panel_bits[format_name]
 
     def open(self, address: int, layout: MailboxLayout, owner: object) -> None:
         """Begins to answer requests in a mailbox at this address, in memory of ``owner``."""
@@ -165,7 +167,11 @@ class ExpertArena:
         return self._opened().stop(_STOP_SECONDS)
 
     def measured(self) -> Cost:
-        """What it costs to compute experts of the first layer, measured now."""
+        """What it costs to compute experts of the first layer, measured now.
+
+        Raises:
+            DeviceError: no answer came.
+        """
         spec = self._spec
         layout = MailboxLayout(1, 1, spec.top_k, spec.hidden_size)
         box = np.zeros(layout.num_bytes, np.uint8)
@@ -194,6 +200,14 @@ class ExpertArena:
                 end = time.monotonic() + _STOP_SECONDS
                 while answer[0] != number and time.monotonic() < end:
                     time.sleep(2e-5)
+                if answer[0] != number:
+                    if not server.stop(_STOP_SECONDS):
+                        _stuck.append(server)
+                    raise DeviceError(
+                        "the thread that computes experts in memory gave no answer within "
+                        f"{_STOP_SECONDS:g} s when it was measured.\n"
+                        "  Try: start again; if it comes back, --pcie-frac 0."
+                    )
             counts = np.zeros((1, len(SERVED)), np.int64)
             server.read_counts(counts)
             seconds[num] = (int(counts[0, 4]) - before) / _MEASURED_REQUESTS / 1e9
@@ -231,7 +245,6 @@ class ExpertArena:
         return self._server
 
 
-@cache
 def panel_bits(ctx: Context, format_name: str) -> NDArray[np.int64]:
     """Where the bits of sixteen stored rows of 256 weights lie in a packed panel.
 

@@ -27,7 +27,7 @@ from strata.gpu.slot_plan import way_bytes
 from strata.gpu.slot_table import SlotTable
 from strata.session_rules import MAX_WINDOW_ROWS
 from strata.tiers.hand_off import FIELDS, MailboxLayout
-from strata.tiers.policy_table import DEFAULT_POLICY, make_policy
+from strata.tiers.policy_table import DEFAULT_POLICY, check_policy, make_policy
 from strata.tiers.replay import carry_out
 from strata.tiers.share import Cost, balanced_counts, fixed_counts
 from strata.tiers.slots import Residency
@@ -66,6 +66,9 @@ class CacheOptions:
         lock_bytes: most memory of the host that is page-locked; None for all of it.
         ranking: keys, the one most worth a slot first; None for no preference.
         has_full_check: compare every slot with the host's memory at the start, not only the first.
+
+    Raises:
+        SettingsError: there is no such policy, or it is not a share.
     """
 
     policy: str = DEFAULT_POLICY
@@ -76,6 +79,12 @@ class CacheOptions:
     lock_bytes: int | None = None
     ranking: NDArray[np.int64] | None = None
     has_full_check: bool = False
+
+    def __post_init__(self) -> None:
+        # Before any expert is packed.
+        check_policy(self.policy)
+        if self.staged_share is not None:
+            fixed_counts(0, self.staged_share)
 
 
 class ExpertCache:

@@ -1,11 +1,18 @@
-"""An arena whose thread cannot be ended says so, and does not wait for it for ever."""
+"""An arena whose thread cannot be ended says so, and does not wait for it for ever.
+
+What it keeps of the threads that pack, and what it says where nobody answers.
+"""
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+from strata import _native
 from strata.cpu import expert_arena
-from strata.cpu.expert_arena import ExpertArena
+from strata.cpu.expert_arena import ExpertArena, panel_bits
 from strata.errors import DeviceError
 
 
@@ -47,3 +54,34 @@ def test_a_thread_that_ends_is_let_go(monkeypatch) -> None:
     server = Server(is_stuck=False)
     opened(server).close()
     assert (server.num_asked, stuck) == (1, [])
+
+
+def test_a_table_of_bits_keeps_no_threads() -> None:
+    ctx = _native.Context(1, "scalar")
+    before = sys.getrefcount(ctx)
+    panel_bits(ctx, "Q8_0")
+    assert sys.getrefcount(ctx) == before
+
+
+def test_measuring_who_does_not_answer_is_an_error(monkeypatch) -> None:
+    class Silent(Server):
+        def __init__(self, *_: object) -> None:
+            super().__init__(is_stuck=False)
+
+        def start(self, number: int) -> None:
+            assert number == 0
+
+        def begin(self) -> None:
+            pass
+
+        def read_counts(self, out) -> None:
+            out[:] = 1
+
+    monkeypatch.setattr(expert_arena, "_native", SimpleNamespace(ExpertServer=Silent))
+    monkeypatch.setattr(expert_arena, "_STOP_SECONDS", 0.01)
+    arena = object.__new__(ExpertArena)
+    arena._spec = SimpleNamespace(top_k=2, hidden_size=32, num_experts=4)
+    arena._ctx = arena._memory = arena._scales = None
+    arena._layers = [None]
+    with pytest.raises(DeviceError, match="gave no answer"):
+        arena.measured()
