@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import urllib.request
 
 import pytest
 from tests.cli.conftest import finish, spawn
@@ -95,6 +96,31 @@ def test_a_body_of_unknown_length_is_bounded_too(demo: Served):
     finally:
         connection.close()
     assert fetch(demo.address, "/health")[0] == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses"])
+def test_leaving_a_stream_ends_the_answer(demo: Served, path: str):
+    """A prompt that makes the demo write until it is stopped: text after text, no end token."""
+    text = "Count from 1 to 5000, one number a line."
+    fields: dict[str, object] = {"model": "strata-demo", "stream": True, "temperature": 1.9}
+    fields |= {
+        CHAT: {"messages": [{"role": "user", "content": text}], "ignore_eos": True},
+        "/v1/completions": {"prompt": text, "max_tokens": 7000, "ignore_eos": True},
+        "/v1/messages": {"messages": [{"role": "user", "content": text}], "max_tokens": 7000},
+        "/v1/responses": {"input": text},
+    }[path]
+
+    def num_open() -> int:
+        return json.loads(fetch(demo.address, "/v1/status")[1])["open_requests"]
+
+    request = urllib.request.Request(
+        demo.address + path, json.dumps(fields).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.read(20)
+    # A whole answer of that length takes seconds.
+    wait_until(lambda: num_open() == 0, 2.0)
 
 
 def test_a_killed_engine_comes_back(demo: Served):

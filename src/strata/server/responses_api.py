@@ -6,6 +6,7 @@ Owns the response object. Items are built by ``responses_events``; what a field 
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from strata.server.responses_words import items_of, wants_logprobs, wish_of
 from strata.server.sse import data_event, stream_events, unless_gone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from starlette.requests import Request
     from starlette.responses import Response as HttpResponse
@@ -106,8 +107,10 @@ class Response:
 
     async def frames(self, job: Job) -> AsyncGenerator[bytes, None]:
         """The response as a stream of events; errors as ``steps_of``."""
-        async for event in self._events(job):
-            yield self._frame(event)
+        # Closing the frames has to close the answer too, at once.
+        async with contextlib.aclosing(self._events(job)) as events:
+            async for event in events:
+                yield self._frame(event)
 
     def failed_event(self, fault: Fault) -> bytes:
         """An error that comes in the middle of a stream."""
@@ -122,7 +125,7 @@ class Response:
         self._num_sent += 1
         return data_event(numbered, event["type"])
 
-    async def _events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+    async def _events(self, job: Job) -> AsyncGenerator[dict[str, Any], None]:
         has_begun = False
         async with steps_of(self._serving.engine, job) as steps:
             async for step in steps:
