@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "bytes.h"
 #include "grids.h"
 
 namespace strata {
@@ -17,16 +18,6 @@ namespace {
 
 constexpr uint32_t LOW = 0x0f0f0f0f, TWO = 0x03030303, ONE = 0x01010101;
 
-inline uint16_t read16(const uint8_t *p) {
-    uint16_t v;
-    memcpy(&v, p, 2);
-    return v;
-}
-inline uint32_t read32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return v;
-}
 inline void put16(uint8_t *field, int row, uint16_t v) { memcpy(field + 2 * row, &v, 2); }
 inline void put32(uint8_t *field, int row, uint32_t v) { memcpy(field + 4 * row, &v, 4); }
 inline void put4(uint8_t *field, int row, int v) { field[row % 8] |= v << (row < 8 ? 0 : 4); }

@@ -12,9 +12,10 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import openai
 import pytest
 
-from strata import errors
+from strata import Engine, errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,20 @@ def demo() -> Iterator[Served]:
     served = Served("--threads", 1, "--alias", "gpt-demo")
     yield served
     assert served.end() == 0
+
+
+@pytest.fixture(scope="module")
+def client(demo: Served) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client of the live server."""
+    with openai.OpenAI(base_url=f"{demo.address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """The library, whose answers a server's are compared with."""
+    with Engine.open(threads=1) as engine:
+        yield engine
 
 
 def fetch(

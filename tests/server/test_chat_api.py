@@ -13,7 +13,7 @@ import openai
 import pytest
 from tests.server.conftest import fetch, wait_until
 
-from strata import Engine, SamplingParams
+from strata import SamplingParams
 
 MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
 STORY = [{"role": "user", "content": "Tell me a story of a bear and a bird."}]
@@ -29,18 +29,6 @@ WEATHER = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module")
-def client(demo):
-    with openai.OpenAI(base_url=f"{demo.address}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with Engine.open(threads=1) as engine:
-        yield engine
 
 
 def ask(client, **fields):

@@ -11,12 +11,6 @@ PROMPT = "Once upon a time"
 
 
 @pytest.fixture(scope="module")
-def client(demo):
-    with openai.OpenAI(base_url=f"{demo.address}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def expected():
     with Engine.open(threads=1) as engine:
         yield engine.generate_text(PROMPT, SamplingParams(temperature=0, max_tokens=12, logprobs=2))

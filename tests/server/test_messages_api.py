@@ -8,7 +8,7 @@ import anthropic
 import pytest
 from tests.server.conftest import fetch
 
-from strata import Engine, SamplingParams
+from strata import SamplingParams
 
 MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
 WEATHER = {
@@ -25,12 +25,6 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
 def client(demo):
     with anthropic.Anthropic(base_url=demo.address, api_key="none", max_retries=0) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with Engine.open(threads=1) as engine:
-        yield engine
 
 
 def fields_of(**fields):

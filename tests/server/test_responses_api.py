@@ -7,7 +7,7 @@ import json
 import openai
 import pytest
 
-from strata import Engine, SamplingParams
+from strata import SamplingParams
 from strata.server.faults import Fault
 from strata.server.responses_store import ResponseStore
 
@@ -20,18 +20,6 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     "strict": False,
 }
-
-
-@pytest.fixture(scope="module")
-def client(demo):
-    with openai.OpenAI(base_url=f"{demo.address}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with Engine.open(threads=1) as engine:
-        yield engine
 
 
 def ask(client, **fields):
