@@ -191,6 +191,8 @@ def test_a_taken_port_is_said_before_loading():
         (("--host", "no.such.host.invalid", "--api-key", "k"), 2, "there is no host"),
         (("--api-key", "", "--port", 0), 2, "key is empty"),
         (("-m", "/no/such/model.gguf", "--port", 0), 1, "/no/such/model.gguf"),
+        (("/no/such/model.gguf", "--port", 0), 1, "/no/such/model.gguf"),
+        (("a.gguf", "-m", "b.gguf"), 2, "two models are named: a.gguf and --model b.gguf"),
         (("--context", 4_000_000, "--device", "cuda", "--port", 0), 1, ""),
     ],
 )

@@ -1,6 +1,8 @@
 """``strata serve``: the model behind HTTP, for editors, agents and browsers."""
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +16,9 @@ from strata.settings import Settings, api_key_of_environment
 @with_settings(*(name for name in ENGINE_SETTINGS if name != "model"), "model", "checkpoints")
 def command(
     settings: Settings,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="Model file, as with --model.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     api_key: Annotated[
@@ -48,6 +53,12 @@ def command(
             f"the server needs a package that is not installed: {error.name}.\n"
             "  Try: pip install 'strata-engine[server]'"
         ) from None
+    if file is not None:
+        if settings.model is not None:
+            raise SettingsError(
+                f"two models are named: {file} and --model {settings.model}.\n  Try: one of them."
+            )
+        settings = replace(settings, model=file)
     options = ServeOptions(
         host=host,
         port=port,
