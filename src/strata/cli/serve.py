@@ -10,6 +10,7 @@ import typer
 from strata.cli.console import notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.errors import SettingsError
+from strata.server.pictures import Pictures
 from strata.settings import Settings, api_key_of_environment
 
 
@@ -42,6 +43,9 @@ def command(
     fit_max_tokens: Annotated[
         bool, typer.Option("--fit-max-tokens", help="Shorten answers to the context's room.")
     ] = False,
+    images: Annotated[
+        Pictures, typer.Option(help="Refuse pictures, or tell the model that one was there.")
+    ] = Pictures.REFUSE,
 ) -> None:
     """Serve the model over HTTP: OpenAI's and Anthropic's APIs."""
     try:
@@ -65,6 +69,7 @@ def command(
         name=name,
         aliases=tuple(alias or ()),
         fit_max_tokens=fit_max_tokens,
+        pictures=images,
         rules=Rules(
             api_key=api_key if api_key is not None else api_key_of_environment(),
             hosts=tuple(item.lower() for item in allow_host or ()),

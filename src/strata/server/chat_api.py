@@ -19,7 +19,7 @@ from strata.server.answers import (
     whole_answer,
 )
 from strata.server.bodies import json_response, read_body, refuse
-from strata.server.chat_words import thinking_of, tool_wish, turns_of
+from strata.server.chat_words import reasoning_of, tool_wish, turns_of
 from strata.server.faults import Fault, bad_request, openai_error
 from strata.server.openai_models import REFUSED_OF_CHAT, ChatRequest
 from strata.server.openai_words import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from strata.server.answers import Answer, Job, Piece, Step
+    from strata.server.pictures import Pictures
     from strata.server.protocol import Costs, Ended
 
 DONE = b"data: [DONE]\n\n"
@@ -63,7 +64,7 @@ def error_event(fault: Fault) -> bytes:
     return data_event(openai_error(fault))
 
 
-def wish_of(body: ChatRequest) -> ChatWish:
+def wish_of(body: ChatRequest, pictures: Pictures) -> ChatWish:
     """What a body asks for.
 
     Raises:
@@ -81,15 +82,11 @@ def wish_of(body: ChatRequest) -> ChatWish:
         max_tokens=either(body, "max_completion_tokens", "max_tokens"),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    budget = body.reasoning_budget_tokens
-    if budget is not None and budget < 0:
-        raise bad_request(
-            "reasoning_budget_tokens must not be negative.", "reasoning_budget_tokens"
-        )
+    thinking, budget = reasoning_of(body)
     return ChatWish(
-        messages=turns_of(body.messages),
+        messages=turns_of(body.messages, pictures),
         options=options,
-        thinking=thinking_of(body.reasoning_effort),
+        thinking=thinking,
         think_budget=budget,
         tools=tool_wish(body),
         template_values=body.chat_template_kwargs or {},
@@ -113,7 +110,7 @@ class Chat:
         self._body = body
         name = serving.check_model(body.model)
         self._head = _Head(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), name)
-        self._wish = wish_of(body)
+        self._wish = wish_of(body, serving.pictures)
         self._num = num_choices(body)
 
     async def jobs(self) -> list[Job]:

@@ -6,12 +6,14 @@ text, and the wish for tools.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from strata.server.faults import bad_request
 from strata.server.openai_models import (
     AssistantMessage,
+    ChatReasoning,
     DeveloperMessage,
+    ImagePart,
     NamedTool,
     RefusalPart,
     SystemMessage,
@@ -19,6 +21,7 @@ from strata.server.openai_models import (
     ToolMessage,
     UserMessage,
 )
+from strata.server.pictures import Pictures, refused, text_for_picture
 from strata.server.serving import ToolWish
 
 if TYPE_CHECKING:
@@ -28,8 +31,11 @@ if TYPE_CHECKING:
 
 Turn = dict[str, Any]
 
+# Efforts above these think as long as it takes.
+_BUDGETS: Final = {"minimal": 512, "low": 2048, "medium": 8192}
 
-def turns_of(messages: Sequence[ChatMessage]) -> list[Turn]:
+
+def turns_of(messages: Sequence[ChatMessage], pictures: Pictures = Pictures.REFUSE) -> list[Turn]:
     """The conversation for the template.
 
     Raises:
@@ -38,7 +44,7 @@ def turns_of(messages: Sequence[ChatMessage]) -> list[Turn]:
     turns: list[Turn] = []
     systems: list[str] = []
     for index, message in enumerate(messages):
-        text = _text(message.content, f"messages[{index}].content")
+        text = _text(message.content, f"messages[{index}].content", pictures)
         match message:
             case SystemMessage() | DeveloperMessage() if not turns:
                 systems += [text] if text else []
@@ -116,6 +122,35 @@ def thinking_of(effort: str | None) -> bool | None:
     return None if effort in (None, "default") else effort != "none"
 
 
+def budget_of(effort: str | None) -> int | None:
+    """Most tokens of thinking an effort is worth; None for as many as it takes."""
+    return _BUDGETS.get(effort or "")
+
+
+def reasoning_of(body: ChatRequest) -> tuple[bool | None, int | None]:
+    """Whether is thought, and with how many tokens at most.
+
+    Raises:
+        Fault: 400, two fields disagree, or a budget is negative.
+    """
+    given = body.reasoning or ChatReasoning()
+    efforts = {item for item in (body.reasoning_effort, given.effort) if item is not None}
+    budgets = {
+        item for item in (body.reasoning_budget_tokens, given.max_tokens) if item is not None
+    }
+    if len(efforts) > 1 or len(budgets) > 1:
+        raise bad_request("it disagrees with the other fields of reasoning.", "reasoning")
+    effort, budget = next(iter(efforts), None), next(iter(budgets), None)
+    if budget is not None and budget < 0:
+        raise bad_request("a budget of reasoning must not be negative.", "reasoning_budget_tokens")
+    thinking = thinking_of(effort)
+    if given.enabled is not None:
+        if thinking is not None and thinking != given.enabled:
+            raise bad_request("enabled and effort disagree.", "reasoning.enabled")
+        thinking = given.enabled
+    return thinking, budget_of(effort) if budget is None else budget
+
+
 def _described(tool: Tool) -> dict[str, object]:
     function: dict[str, object] = {"name": tool.function.name}
     if tool.function.description is not None:
@@ -142,7 +177,7 @@ def _call(call: Call) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _text(content: Content, where: str) -> str:
+def _text(content: Content, where: str, pictures: Pictures) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -150,10 +185,10 @@ def _text(content: Content, where: str) -> str:
         match part:
             case TextPart(text=text) | RefusalPart(refusal=text):
                 texts.append(text)
+            case ImagePart(image_url=url):
+                address = url if isinstance(url, str) else url.get("url")
+                texts.append(text_for_picture(address, f"{where}[{index}]", pictures))
             case _:
-                kind = {"image_url": "image", "input_audio": "audio"}
                 tag = str(part.__struct_config__.tag)
-                name = kind.get(tag, tag)
-                field = f"{where}[{index}]"
-                raise bad_request(f"this model has no {name} input ({field}).", field)
+                raise refused("audio" if tag == "input_audio" else tag, f"{where}[{index}]")
     return "\n".join(texts)

@@ -54,7 +54,8 @@ async def count_tokens(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     body = await read_body(request, CountRequest)
     serving.check_model(body.model)
-    wish = wish_of(body, has_thinking=serving.model.text.has_thinking)
+    has_thinking = serving.model.text.has_thinking
+    wish = wish_of(body, has_thinking=has_thinking, pictures=serving.pictures)
     ids = await asyncio.to_thread(serving.chat_ids, wish)
     return json_response({"input_tokens": len(ids)})
 
@@ -71,7 +72,8 @@ class Message:
         self._serving = serving
         self._id = f"msg_{uuid.uuid4().hex[:24]}"
         self._model = serving.check_model(body.model)
-        self._wish = wish_of(body, has_thinking=serving.model.text.has_thinking)
+        has_thinking = serving.model.text.has_thinking
+        self._wish = wish_of(body, has_thinking=has_thinking, pictures=serving.pictures)
 
     async def job(self) -> Job:
         """The job; errors as ``Serving.chat_job``."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from strata.server.anthropic_models import (
     REFUSED,
     AnthropicTool,
+    DocumentBlock,
+    ImageBlock,
     MessagesRequest,
     RedactedBlock,
     TextBlock,
@@ -19,9 +21,10 @@ from strata.server.anthropic_models import (
     ToolUseBlock,
 )
 from strata.server.bodies import refuse
-from strata.server.chat_words import wish_of_tools
+from strata.server.chat_words import budget_of, wish_of_tools
 from strata.server.faults import bad_request
 from strata.server.openai_models import Function, Tool
+from strata.server.pictures import Pictures, refused, text_for_bytes, text_for_picture
 from strata.server.serving import ChatWish, ToolWish
 
 if TYPE_CHECKING:
@@ -30,12 +33,15 @@ if TYPE_CHECKING:
     from strata.server.anthropic_models import CountRequest, Turn
 
 
-def wish_of(body: CountRequest, *, has_thinking: bool) -> ChatWish:
+def wish_of(
+    body: CountRequest, *, has_thinking: bool, pictures: Pictures = Pictures.REFUSE
+) -> ChatWish:
     """What a body asks for.
 
     Args:
         body: of either route.
         has_thinking: whether the model can be told to think or not.
+        pictures: what is done with them.
 
     Raises:
         Fault: 400, a field cannot be honoured.
@@ -43,12 +49,14 @@ def wish_of(body: CountRequest, *, has_thinking: bool) -> ChatWish:
     refuse({name: getattr(body, name) for name in REFUSED}, REFUSED)
     if body.output_config is not None and body.output_config.format is not None:
         raise bad_request("it is not supported yet.", "output_config.format")
-    turns, prefill = _turns(body.messages)
-    if system := _joined(body.system, "system"):
+    turns, prefill = _turns(body.messages, pictures)
+    if system := _joined(body.system, "system", pictures):
         turns.insert(0, {"role": "system", "content": system})
     thinking = body.thinking
     is_on = thinking is not None and thinking.type != "disabled"
     budget = None if thinking is None else thinking.budget_tokens
+    if is_on and budget is None and body.output_config is not None:
+        budget = budget_of(body.output_config.effort)
     if budget is not None and budget < 0:
         raise bad_request("it must not be negative.", "thinking.budget_tokens")
     return ChatWish(
@@ -72,7 +80,7 @@ def _options(body: MessagesRequest) -> dict[str, Any]:
     }
 
 
-def _turns(messages: Sequence[Turn]) -> tuple[list[dict[str, Any]], str]:
+def _turns(messages: Sequence[Turn], pictures: Pictures) -> tuple[list[dict[str, Any]], str]:
     """The conversation, and the beginning of the answer where the client wrote one."""
     if not messages:
         raise bad_request("there is no message.", "messages")
@@ -82,14 +90,14 @@ def _turns(messages: Sequence[Turn]) -> tuple[list[dict[str, Any]], str]:
         if turn.role == "assistant":
             turns += _assistant_turn(turn, where)
         else:
-            turns += _user_turns(turn, where)
+            turns += _user_turns(turn, where, pictures)
     if messages[-1].role == "assistant" and turns and "tool_calls" not in turns[-1]:
         last = turns.pop()
         return turns, str(last["content"]).rstrip()
     return turns, ""
 
 
-def _user_turns(turn: Turn, where: str) -> list[dict[str, Any]]:
+def _user_turns(turn: Turn, where: str, pictures: Pictures) -> list[dict[str, Any]]:
     """Results of calls first, for they answer the turn before; then what was said."""
     if isinstance(turn.content, str):
         return [{"role": "user", "content": turn.content}]
@@ -98,14 +106,12 @@ def _user_turns(turn: Turn, where: str) -> list[dict[str, Any]]:
     for index, block in enumerate(turn.content):
         match block:
             case ToolResultBlock():
-                text = _joined(block.content, f"{where}[{index}].content")
+                text = _joined(block.content, f"{where}[{index}].content", pictures)
                 text = f"Error: {text}" if block.is_error else text
                 call_id = block.tool_use_id
                 results.append({"role": "tool", "content": text, "tool_call_id": call_id})
-            case TextBlock(text=text):
-                texts.append(text)
             case _:
-                raise _unreadable(block, f"{where}[{index}]")
+                texts.append(_text(block, f"{where}[{index}]", pictures))
     said = [{"role": "user", "content": "\n".join(texts)}] if texts or not results else []
     return results + said
 
@@ -127,26 +133,35 @@ def _assistant_turn(turn: Turn, where: str) -> list[dict[str, Any]]:
             case RedactedBlock():
                 pass  # sealed by another service; the template has no place for it
             case _:
-                raise _unreadable(block, f"{where}[{index}]")
+                raise refused(
+                    type(block).__name__.removesuffix("Block").lower(), f"{where}[{index}]"
+                )
     if calls:
         made["tool_calls"] = calls
     return [made] if made["content"] or len(made) > 2 else []
 
 
-def _joined(content: str | Sequence[object] | None, where: str) -> str:
+def _joined(content: str | Sequence[object] | None, where: str, pictures: Pictures) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    texts = []
-    for index, block in enumerate(content):
-        if not isinstance(block, TextBlock):
-            raise _unreadable(block, f"{where}[{index}]")
-        texts.append(block.text)
+    texts = [_text(block, f"{where}[{i}]", pictures) for i, block in enumerate(content)]
     return "\n".join(texts)
 
 
-def _unreadable(block: object, where: str) -> Exception:
-    kind = type(block).__name__.removesuffix("Block").lower()
-    return bad_request(f"this model has no {kind} input here.", where)
+def _text(block: object, where: str, pictures: Pictures) -> str:
+    """What a block says."""
+    match block:
+        case TextBlock(text=text):
+            return text
+        case ImageBlock(source={"type": "base64", **rest}):
+            data = (rest.get("media_type"), rest.get("data"))
+            return text_for_bytes(*data, f"{where}.source", pictures)
+        case ImageBlock(source=source):
+            return text_for_picture(source.get("url"), f"{where}.source", pictures)
+        case DocumentBlock(source={"type": "text", "data": str(text)}, title=title):
+            return text if title is None else f"{title}\n\n{text}"
+        case _:
+            raise refused(type(block).__name__.removesuffix("Block").lower(), where)
 
 
 def _tools(body: CountRequest) -> ToolWish:

@@ -143,6 +143,20 @@ class StreamOptions(Struct):
     include_obfuscation: bool = False
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default"]
+
+
+class ChatReasoning(Struct):
+    """How much is thought before the answer, as routers of many models write it."""
+
+    effort: Effort | None = None
+    max_tokens: int | None = None
+    enabled: bool | None = None
+    # Reasoning is given whole, which is more than any summary.
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    exclude: Literal[False] | None = None
+
+
 class ResponseFormat(Struct):
     """The form an answer must have."""
 
@@ -192,9 +206,8 @@ class ChatRequest(Sampling, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    reasoning_effort: (
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "default"] | None
-    ) = None
+    reasoning_effort: Effort | None = None
+    reasoning: ChatReasoning | None = None
     reasoning_budget_tokens: int | None = None
     chat_template_kwargs: Json | None = None
     return_progress: bool | None = None

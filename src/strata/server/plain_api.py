@@ -80,7 +80,9 @@ async def tokenize(request: Request) -> Response:
     if (text is None) == (body.messages is None):
         raise bad_request("give content, or messages.", "content")
     if body.messages is not None:
-        wish = ChatWish(turns_of(body.messages), {}, tools=wish_of_tools(body.tools or []))
+        wish = ChatWish(
+            turns_of(body.messages, serving.pictures), {}, tools=wish_of_tools(body.tools or [])
+        )
         ids = await asyncio.to_thread(serving.chat_ids, wish)
     else:
         try:

@@ -88,7 +88,7 @@ class Response:
             before = store.get(body.previous_response_id, "previous_response_id")
             plain = [*before.items, *plain]
         self._items = plain
-        self._wish = wish_of(body, items_of(plain))
+        self._wish = wish_of(body, items_of(plain), serving.pictures)
         self._output = OutputItems(
             lambda items: chat_logprobs(serving.model, list(items)) if wants_logprobs(body) else []
         )

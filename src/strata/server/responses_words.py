@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from strata.server.bodies import as_struct, refuse
-from strata.server.chat_words import thinking_of, wish_of_tools
+from strata.server.chat_words import budget_of, thinking_of, wish_of_tools
 from strata.server.faults import bad_request
 from strata.server.openai_models import Function, Tool
+from strata.server.pictures import Pictures, refused, text_for_picture
 from strata.server.responses_models import (
     INCLUDABLE,
     INCLUDED_LOGPROBS,
@@ -18,6 +19,7 @@ from strata.server.responses_models import (
     CallItem,
     CallOutputItem,
     ChosenTool,
+    InputImage,
     InputText,
     Item,
     MessageItem,
@@ -38,12 +40,15 @@ if TYPE_CHECKING:
 Turn = dict[str, Any]
 
 
-def wish_of(body: ResponsesRequest, items: Sequence[Item]) -> ChatWish:
+def wish_of(
+    body: ResponsesRequest, items: Sequence[Item], pictures: Pictures = Pictures.REFUSE
+) -> ChatWish:
     """What a body asks for.
 
     Args:
         body: checked field by field.
         items: the whole conversation, items of earlier responses included.
+        pictures: what is done with them.
 
     Raises:
         Fault: 400, a field cannot be honoured.
@@ -61,10 +66,12 @@ def wish_of(body: ResponsesRequest, items: Sequence[Item]) -> ChatWish:
         "top_p": body.top_p,
         "logprobs": (body.top_logprobs or 0) if has_logprobs else None,
     }
+    effort = None if body.reasoning is None else body.reasoning.effort
     return ChatWish(
-        messages=turns_of(body.instructions, items),
+        messages=turns_of(body.instructions, items, pictures),
         options=options,
-        thinking=thinking_of(None if body.reasoning is None else body.reasoning.effort),
+        thinking=thinking_of(effort),
+        think_budget=budget_of(effort),
         tools=_tools(body),
     )
 
@@ -87,7 +94,9 @@ def items_of(given: str | list[Json] | None) -> list[Item]:
     return [_item(item, index) for index, item in enumerate(given)]
 
 
-def turns_of(instructions: str | None, items: Sequence[Item]) -> list[Turn]:
+def turns_of(
+    instructions: str | None, items: Sequence[Item], pictures: Pictures = Pictures.REFUSE
+) -> list[Turn]:
     """The conversation for the template.
 
     Raises:
@@ -99,12 +108,12 @@ def turns_of(instructions: str | None, items: Sequence[Item]) -> list[Turn]:
         where = f"input[{index}]"
         match item:
             case MessageItem(role="system" | "developer") if not turns:
-                systems.append(_text(item.content, where))
+                systems.append(_text(item.content, where, pictures))
             case MessageItem(role="assistant"):
-                _answer_of(turns)["content"] += _text(item.content, where)
+                _answer_of(turns)["content"] += _text(item.content, where, pictures)
             case MessageItem():
                 # Templates take instructions at the beginning only.
-                turns.append({"role": "user", "content": _text(item.content, where)})
+                turns.append({"role": "user", "content": _text(item.content, where, pictures)})
             case ReasoningItem():
                 thought = _thought(item)
                 turn = _answer_of(turns)
@@ -114,7 +123,7 @@ def turns_of(instructions: str | None, items: Sequence[Item]) -> list[Turn]:
                 call = {"id": item.call_id, "type": "function", "function": function}
                 _answer_of(turns).setdefault("tool_calls", []).append(call)
             case CallOutputItem():
-                text = _text(item.output, where)
+                text = _text(item.output, where, pictures)
                 turns.append({"role": "tool", "content": text, "tool_call_id": item.call_id})
     head = [{"role": "system", "content": "\n\n".join(systems)}] if systems else []
     if not turns and not head:
@@ -150,7 +159,7 @@ def _thought(item: ReasoningItem) -> str:
     return "".join(str(part.get("text", "")) for part in parts)
 
 
-def _text(content: str | Sequence[Part], where: str) -> str:
+def _text(content: str | Sequence[Part], where: str, pictures: Pictures) -> str:
     if isinstance(content, str):
         return content
     texts = []
@@ -160,10 +169,11 @@ def _text(content: str | Sequence[Part], where: str) -> str:
                 texts.append(text)
             case Refusal(refusal=text):
                 texts.append(text)
+            case InputImage(image_url=url):
+                texts.append(text_for_picture(url, f"{where}.content[{index}]", pictures))
             case _:
                 kind = str(part.__struct_config__.tag).removeprefix("input_")
-                field = f"{where}.content[{index}]"
-                raise bad_request(f"this model has no {kind} input ({field}).", field)
+                raise refused(kind, f"{where}.content[{index}]")
     return "\n".join(texts)
 
 

@@ -22,6 +22,7 @@ from strata.server.child import OpenModel
 from strata.server.engine_process import EngineProcess, Limits
 from strata.server.faults import Fault
 from strata.server.model_side import ModelSide
+from strata.server.pictures import Pictures
 from strata.server.security import Rules, check_bind
 from strata.server.serving import Serving
 
@@ -48,6 +49,7 @@ class ServeOptions:
     name: str | None = None
     aliases: tuple[str, ...] = ()
     fit_max_tokens: bool = False
+    pictures: Pictures = Pictures.REFUSE
     rules: Rules = field(default_factory=Rules)
     limits: Limits = field(default_factory=Limits)
 
@@ -79,7 +81,7 @@ def serve(
         on_listening(address_of(listener))
         model = ModelSide.open(settings, options.name)
         engine = EngineProcess(open_engine or OpenModel(settings), options.limits)
-        serving = Serving(engine, model, options.aliases, options.fit_max_tokens)
+        serving = Serving(engine, model, options.aliases, options.fit_max_tokens, options.pictures)
         app = build_app(serving, options.rules)
         asyncio.run(_run(app, serving, listener, on_ready))
 

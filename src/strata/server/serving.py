@@ -15,6 +15,7 @@ from strata.errors import StrataError
 from strata.server.answers import Job
 from strata.server.faults import Fault, bad_request, fault_of
 from strata.server.model_side import ModelSide, as_frame
+from strata.server.pictures import Pictures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ class Serving:
     aliases: tuple[str, ...] = ()
     fit_max_tokens: bool = False
     """Answers are shortened to what the context leaves, instead of refused."""
+    pictures: Pictures = Pictures.REFUSE
 
     def check_model(self, name: str | None) -> str:
         """The name the answer carries.
