@@ -12,7 +12,15 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from strata.server import chat_api, completions_api, messages_api, plain_api, responses_api
+from strata.server import (
+    chat_api,
+    completions_api,
+    messages_api,
+    monitor_api,
+    page_files,
+    plain_api,
+    responses_api,
+)
 from strata.server.bodies import json_response
 from strata.server.faults import Fault, anthropic_error, openai_error
 from strata.server.responses_store import ResponseStore
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
+    from strata.server.monitor import Monitor
     from strata.server.security import Rules
     from strata.server.serving import Serving
 
@@ -32,7 +41,12 @@ ROUTES: Final = (
     ("GET", "/health", plain_api.health),
     ("GET", "/v1/models", plain_api.models),
     ("GET", "/v1/models/{name:path}", plain_api.model),
-    ("GET", "/v1/status", plain_api.status),
+    ("GET", "/", page_files.page),
+    ("GET", "/page/{name:path}", page_files.page),
+    ("GET", "/v1/status", monitor_api.status),
+    ("GET", "/v1/monitor", monitor_api.monitor),
+    ("GET", "/v1/about", monitor_api.about),
+    ("GET", "/metrics", monitor_api.metrics),
     ("POST", "/tokenize", plain_api.tokenize),
     ("POST", "/detokenize", plain_api.detokenize),
     ("POST", "/v1/chat/completions", chat_api.chat_completions),
@@ -45,7 +59,7 @@ ROUTES: Final = (
 )
 
 
-def build_app(serving: Serving, rules: Rules) -> ASGIApp:
+def build_app(serving: Serving, rules: Rules, monitor: Monitor) -> ASGIApp:
     """The application, behind its guard."""
     app = Starlette(
         routes=[Route(path, route, methods=[method]) for method, path, route in ROUTES],
@@ -57,6 +71,8 @@ def build_app(serving: Serving, rules: Rules) -> ASGIApp:
     )
     app.state.serving = serving
     app.state.responses = ResponseStore()
+    app.state.monitor = monitor
+    app.state.page_files = page_files.load()
     return Guard(app, rules)
 
 

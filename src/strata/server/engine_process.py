@@ -17,6 +17,7 @@ from strata import telemetry
 from strata.server import protocol
 from strata.server.child_link import ChildLink
 from strata.server.faults import Fault, fault_of_kind
+from strata.server.requests_log import RequestsLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -112,6 +113,7 @@ class EngineProcess:
         self.ready: protocol.Ready | None = None
         self.pid: int | None = None
         self.num_restarts = 0
+        self.log = RequestsLog()
 
     def start(self) -> None:
         """Starts the child; returns at once."""
@@ -188,7 +190,8 @@ class EngineProcess:
         self._open[request_id] = entry
         self._hand_over(entry)
         try:
-            yield Messages(entry, lambda: self._cancel(request_id))
+            with self.log.watch(entry.submit):
+                yield Messages(entry, lambda: self._cancel(request_id))
         finally:
             if self._open.pop(request_id, None) is not None:
                 self._cancel(request_id)
@@ -226,6 +229,8 @@ class EngineProcess:
         """One message of the child; None when it is gone."""
         if link is not self._link or self.state is State.CLOSED:
             return
+        if item is not None:
+            self.log.see(item)
         match item:
             case None:
                 self._on_death(link)

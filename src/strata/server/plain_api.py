@@ -1,4 +1,4 @@
-"""Routes that make no answer: health, models, status, text to tokens and back.
+"""Routes that make no answer: health, models, text to tokens and back.
 
 Owns their shapes.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from strata import __version__
 from strata.errors import StrataError
 from strata.server.bodies import json_response, read_body
 from strata.server.chat_words import turns_of, wish_of_tools
@@ -46,29 +45,6 @@ async def model(request: Request) -> Response:
     """One model by name."""
     serving = _serving(request)
     return json_response(_model(serving, serving.check_model(request.path_params["name"])))
-
-
-async def status(request: Request) -> Response:
-    """What the engine is doing."""
-    serving = _serving(request)
-    engine = serving.engine
-    told = await engine.status()
-    num_done, num_total = engine.loaded
-    return json_response(
-        {
-            "state": str(engine.state),
-            "version": __version__,
-            "model": serving.model.name,
-            "loaded_bytes": num_done,
-            "total_bytes": num_total,
-            "context_len": None if engine.ready is None else engine.ready.context_len,
-            "open_requests": engine.num_open,
-            "answered_requests": None if told is None else told.num_answered,
-            "memory_bytes": None if told is None else told.memory_bytes,
-            "engine_pid": engine.pid,
-            "engine_restarts": engine.num_restarts,
-        }
-    )
 
 
 async def tokenize(request: Request) -> Response:

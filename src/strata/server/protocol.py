@@ -139,6 +139,8 @@ class Status(Message, frozen=True):
     num_waiting: int
     num_answered: int
     memory_bytes: dict[str, int]
+    counters: dict[str, int] = {}
+    """Counts since its start by name; active experts by the tier they were found in."""
 
 
 class Failed(Message, frozen=True):

@@ -23,7 +23,9 @@ from strata.server.faults import Fault, anthropic_error, openai_error
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_OPEN_PATHS: Final = frozenset({"/health"})  # whether the server lives is no secret
+# Whether the server lives is no secret, and the page is what asks for the key.
+_OPEN_PATHS: Final = frozenset({"/health", "/"})
+_OPEN_FOLDER: Final = "/page/"
 _DRAINED_BODIES: Final = 4
 _DRAIN_S: Final = 5.0
 _ALLOWED_HEADERS: Final = "authorization, content-type, x-api-key, anthropic-version"
@@ -124,7 +126,7 @@ class Guard:
         return "*" in self._rules.origins or origin in self._rules.origins
 
     def _check_key(self, path: str, headers: Headers) -> None:
-        if self._key is None or path in _OPEN_PATHS:
+        if self._key is None or path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         given = bearer.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")

@@ -22,6 +22,7 @@ from strata.server.child import OpenModel
 from strata.server.engine_process import EngineProcess, Limits
 from strata.server.faults import Fault
 from strata.server.model_side import ModelSide
+from strata.server.monitor import Monitor
 from strata.server.pictures import Pictures
 from strata.server.security import Rules, check_bind
 from strata.server.serving import Serving
@@ -82,8 +83,9 @@ def serve(
         model = ModelSide.open(settings, options.name)
         engine = EngineProcess(open_engine or OpenModel(settings), options.limits)
         serving = Serving(engine, model, options.aliases, options.fit_max_tokens, options.pictures)
-        app = build_app(serving, options.rules)
-        asyncio.run(_run(app, serving, listener, on_ready))
+        monitor = Monitor(engine, model.name)
+        app = build_app(serving, options.rules, monitor)
+        asyncio.run(_run(app, serving, monitor, listener, on_ready))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -143,7 +145,11 @@ def _end_on_signals(server: uvicorn.Server) -> None:
 
 
 async def _run(
-    app: ASGIApp, serving: Serving, listener: socket.socket, on_ready: Callable[[str], None]
+    app: ASGIApp,
+    serving: Serving,
+    monitor: Monitor,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
 ) -> None:
     config = uvicorn.Config(
         app,
@@ -156,6 +162,7 @@ async def _run(
     server = _Server(config)
     _end_on_signals(server)
     serving.engine.start()
+    monitor.start()
     watch = asyncio.ensure_future(_watch_loading(serving, server, on_ready))
     try:
         await server.serve(sockets=[listener])
@@ -163,6 +170,7 @@ async def _run(
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             failure = await watch
+        await monitor.close()
         await serving.engine.close()
     if watch.done() and not watch.cancelled() and failure is not None:
         raise EngineStopped(failure.text)
