@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import openai
@@ -101,6 +102,59 @@ def test_tools_are_called_and_their_results_read(client):
     assert after.usage.input_tokens > answer.usage.input_tokens
 
 
+def test_the_input_of_a_kept_response_is_listed_in_pages(client):
+    first = ask(client)
+    again = ask(client, input=[*MESSAGES, *MESSAGES], previous_response_id=first.id)
+    listed = list(client.responses.input_items.list(again.id, order="asc", limit=2))
+    assert len(listed) == 4  # the client asks for all pages
+    assert [item.role for item in listed] == ["user", "assistant", "user", "user"]
+    assert listed[0].content[0].text == QUESTION
+    assert listed[1].content[0].text == first.output_text
+    page = client.responses.input_items.list(again.id, limit=3)
+    assert [item.id for item in page.data] == [item.id for item in listed[:0:-1]]
+    assert (page.has_more, page.last_id) == (True, listed[1].id)
+    for fields in ({"limit": 0}, {"limit": 1000}, {"order": "up"}, {"after": "x"}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.input_items.list(again.id, **fields)
+        assert caught.value.param == next(iter(fields))
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(first.id)
+
+
+def test_the_length_of_an_input_is_told(client):
+    fields = {"instructions": "Be brief.", "tools": [WEATHER]}
+    counted = client.responses.input_tokens.count(model="gpt-demo", input=QUESTION, **fields)
+    assert counted.input_tokens == ask(client, **fields).usage.input_tokens
+
+
+def test_a_compacted_conversation_goes_on(client, engine):
+    first = ask(client)
+    made = client.responses.compact(model="gpt-demo", previous_response_id=first.id)
+    assert made.object == "response.compaction"
+    assert [item.type for item in made.output] == ["message", "compaction"]
+    assert made.output[0].content[0].text == QUESTION
+    assert made.usage.output_tokens > 0
+    follow = {"role": "user", "content": "And 4 + 4?"}
+    # The client's types know no user's message here, though the service gives them too.
+    shorter = [item.model_dump(exclude_unset=True, warnings=False) for item in made.output]
+    after = ask(client, input=[*shorter, follow])
+    summary = {"role": "user", "content": _summary_of(made.output[1].encrypted_content)}
+    turns = [*MESSAGES, summary, follow]
+    expected = engine.chat(turns, SamplingParams(temperature=0)).complete()
+    assert after.output_text == expected.text
+    for sealed in ("", "gAAAA", "strata.1.%%%"):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(client, input=[{"type": "compaction", "encrypted_content": sealed}, follow])
+        assert caught.value.param == "input[0].encrypted_content"
+    with pytest.raises(openai.BadRequestError):
+        client.responses.compact(model="gpt-demo", input=[])
+
+
+def _summary_of(sealed: str) -> str:
+    text = base64.b64decode(sealed.removeprefix("strata.1.")).decode()
+    return f"Summary of the conversation so far:\n{text}"
+
+
 def test_logprobs_are_told_when_asked_for(client, engine):
     sampling = SamplingParams(temperature=0, logprobs=2)
     expected = engine.chat(MESSAGES, sampling).complete()
@@ -144,15 +198,15 @@ def test_what_cannot_be_honoured_is_refused_by_name(client, fields, name, stream
 def test_the_store_keeps_the_newest_within_its_bounds():
     store = ResponseStore(max_kept=2)
     for name in "abc":
-        store.add({"id": name}, [])
+        store.add({"id": name}, [], [])
     with pytest.raises(Fault):
         store.get("a")
     assert store.get("c").response == {"id": "c"}
     small = ResponseStore(max_bytes=100)
-    small.add({"id": "a", "text": "x" * 60}, [])
-    small.add({"id": "b", "text": "y" * 60}, [])
+    small.add({"id": "a", "text": "x" * 60}, [], [])
+    small.add({"id": "b", "text": "y" * 60}, [], [])
     with pytest.raises(Fault):
         small.get("a")
     small.remove("b")
-    small.add({"id": "c", "text": "z" * 60}, [])
+    small.add({"id": "c", "text": "z" * 60}, [], [])
     assert small.get("c")

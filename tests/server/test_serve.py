@@ -63,7 +63,7 @@ def test_tokens_and_back(demo: Served):
         (CHAT, b"{", {}, 400),
         (CHAT, b"[]", {}, 400),
         (CHAT, b'{"messages": [{"role": "user", "content": "x"}]}', {}, 400),
-        ("/v1/responses/compact", b"{}", {}, 404),
+        ("/v1/responses/compact", b"{}", {}, 400),
         (CHAT, b"\xff", {}, 400),
         (CHAT, b"[" * 100_000, {}, 400),
         (CHAT, BODY, {"content_type": "text/plain"}, 415),

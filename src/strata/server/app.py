@@ -20,6 +20,7 @@ from strata.server import (
     page_files,
     plain_api,
     responses_api,
+    responses_kept_api,
 )
 from strata.server.bodies import json_response
 from strata.server.faults import Fault, anthropic_error, openai_error
@@ -52,8 +53,12 @@ ROUTES: Final = (
     ("POST", "/v1/chat/completions", chat_api.chat_completions),
     ("POST", "/v1/completions", completions_api.completions),
     ("POST", "/v1/responses", responses_api.responses),
-    ("GET", "/v1/responses/resp_{response_id}", responses_api.kept_response),
-    ("DELETE", "/v1/responses/resp_{response_id}", responses_api.remove_response),
+    ("POST", "/v1/responses/compact", responses_kept_api.compact),
+    ("POST", "/v1/responses/input_tokens", responses_kept_api.input_tokens),
+    ("GET", "/v1/responses/resp_{response_id}", responses_kept_api.kept_response),
+    ("DELETE", "/v1/responses/resp_{response_id}", responses_kept_api.remove_response),
+    ("GET", "/v1/responses/resp_{response_id}/input_items", responses_kept_api.input_items),
+    ("POST", "/v1/responses/resp_{response_id}/cancel", responses_kept_api.cancel_response),
     ("POST", "/v1/messages", messages_api.messages),
     ("POST", "/v1/messages/count_tokens", messages_api.count_tokens),
 )

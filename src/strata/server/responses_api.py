@@ -15,11 +15,10 @@ import msgspec
 
 from strata.server.answers import steps_of
 from strata.server.bodies import json_response, read_body
-from strata.server.faults import Fault, bad_request
 from strata.server.openai_words import chat_logprobs
 from strata.server.responses_events import OutputItems
 from strata.server.responses_models import ResponsesRequest
-from strata.server.responses_words import items_of, wants_logprobs, wish_of
+from strata.server.responses_words import items_of, plain_items, wants_logprobs, wish_of
 from strata.server.sse import data_event, stream_events, unless_gone
 
 if TYPE_CHECKING:
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response as HttpResponse
 
     from strata.server.answers import Job
+    from strata.server.faults import Fault
     from strata.server.protocol import Ended
     from strata.server.responses_store import ResponseStore
     from strata.server.serving import Serving
-    from strata.server.structs import Json
 
 
 async def responses(request: Request) -> HttpResponse:
@@ -46,27 +45,6 @@ async def responses(request: Request) -> HttpResponse:
     return json_response(await unless_gone(request, response.whole(job)))
 
 
-async def kept_response(request: Request) -> HttpResponse:
-    """The route that gives a kept response again."""
-    store: ResponseStore = request.app.state.responses
-    if request.query_params:
-        name = next(iter(request.query_params))
-        raise bad_request(f"{name} is not supported here.", name)
-    return json_response(store.get(_id_of(request)).response)
-
-
-async def remove_response(request: Request) -> HttpResponse:
-    """The route that forgets one."""
-    store: ResponseStore = request.app.state.responses
-    response_id = _id_of(request)
-    store.remove(response_id)
-    return json_response({"id": response_id, "object": "response", "deleted": True})
-
-
-def _id_of(request: Request) -> str:
-    return f"resp_{request.path_params['response_id']}"
-
-
 class Response:
     """One request and the response object that answers it."""
 
@@ -78,12 +56,7 @@ class Response:
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created_s = int(time.time())
         self._num_sent = 0
-        given = body.input
-        plain: list[Json] = (
-            [{"type": "message", "role": "user", "content": given}]
-            if isinstance(given, str)
-            else list(given or [])
-        )
+        plain = plain_items(body.input)
         if body.previous_response_id is not None:
             before = store.get(body.previous_response_id, "previous_response_id")
             plain = [*before.items, *plain]
@@ -147,13 +120,13 @@ class Response:
         events = list(self._output.end(status))
         response = self._response(status)
         response["output"] = self._output.items
-        response["usage"] = _usage(ended, num_reasoning)
+        response["usage"] = usage_of(ended, num_reasoning)
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         else:
             response["completed_at"] = int(time.time())
         if self._body.store is not False:
-            self._store.add(response, [*self._items, *self._output.items])
+            self._store.add(response, self._items, self._output.items)
         return [*events, {"type": f"response.{status}", "response": response}]
 
     def _response(self, status: str) -> dict[str, Any]:
@@ -212,7 +185,8 @@ def _told(tool: msgspec.Struct) -> dict[str, Any]:
     return {**told, "strict": bool(plain["strict"])}
 
 
-def _usage(ended: Ended, num_reasoning: int) -> dict[str, Any]:
+def usage_of(ended: Ended, num_reasoning: int) -> dict[str, Any]:
+    """The usage of one answer."""
     costs = ended.costs
     return {
         "input_tokens": costs.prompt_tokens,

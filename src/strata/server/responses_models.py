@@ -102,7 +102,15 @@ class ReasoningItem(Struct, tag_field="type", tag="reasoning"):
     status: Status | None = None
 
 
-Item = MessageItem | CallItem | CallOutputItem | ReasoningItem
+class CompactionItem(Struct, tag_field="type", tag="compaction"):
+    """A summary of what was said before."""
+
+    encrypted_content: str
+    id: str | None = None
+    created_by: str | None = None
+
+
+Item = MessageItem | CallItem | CallOutputItem | ReasoningItem | CompactionItem
 
 
 class FunctionTool(Struct):
@@ -193,6 +201,36 @@ class ResponsesRequest(Struct):
     max_tool_calls: Any = None
     context_management: Any = None
     moderation: Any = None
+
+
+class InputTokensRequest(Struct):
+    """Body of /v1/responses/input_tokens."""
+
+    model: str | None = None
+    input: str | list[Json] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    truncation: Literal["disabled"] | None = None
+    conversation: Any = None
+
+
+class CompactRequest(Struct):
+    """Body of /v1/responses/compact."""
+
+    model: str
+    input: str | list[Json] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    # These cannot change an answer.
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: Json | None = None
+    service_tier: Literal["auto", "default"] | None = None
 
 
 REFUSED: Final = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from strata.server.faults import Fault
+from strata.server.responses_compaction import listed
 
 if TYPE_CHECKING:
     from strata.server.structs import Json
@@ -25,8 +26,14 @@ class Kept:
     """A response, and the items that lead up to its end."""
 
     response: dict[str, Any]
-    items: list[Json]
+    input_items: list[Json]
+    output_items: list[Json]
     num_bytes: int
+
+    @property
+    def items(self) -> list[Json]:
+        """What a conversation that goes on from here begins with."""
+        return [*self.input_items, *self.output_items]
 
 
 class ResponseStore:
@@ -38,10 +45,11 @@ class ResponseStore:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._num_bytes = 0
 
-    def add(self, response: dict[str, Any], items: list[Json]) -> None:
-        """Keeps ``response``, which ends the conversation ``items``."""
-        size = len(msgspec.json.encode([response, items]))
-        self._kept[response["id"]] = Kept(response, items, size)
+    def add(self, response: dict[str, Any], given: list[Json], made: list[Json]) -> None:
+        """Keeps ``response``, which answered the items ``given`` with those ``made``."""
+        listed_items = listed(given)
+        size = len(msgspec.json.encode([response, listed_items, made]))
+        self._kept[response["id"]] = Kept(response, listed_items, made, size)
         self._num_bytes += size
         while len(self._kept) > self._max_kept or self._num_bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)

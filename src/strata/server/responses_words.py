@@ -12,6 +12,7 @@ from strata.server.chat_words import budget_of, thinking_of, wish_of_tools
 from strata.server.faults import bad_request
 from strata.server.openai_models import Function, Tool
 from strata.server.pictures import Pictures, refused, text_for_picture
+from strata.server.responses_compaction import turn_of
 from strata.server.responses_models import (
     INCLUDABLE,
     INCLUDED_LOGPROBS,
@@ -19,6 +20,7 @@ from strata.server.responses_models import (
     CallItem,
     CallOutputItem,
     ChosenTool,
+    CompactionItem,
     InputImage,
     InputText,
     Item,
@@ -81,17 +83,20 @@ def wants_logprobs(body: ResponsesRequest) -> bool:
     return bool(body.top_logprobs) or INCLUDED_LOGPROBS in (body.include or [])
 
 
-def items_of(given: str | list[Json] | None) -> list[Item]:
-    """The items of an input.
+def plain_items(given: str | list[Json] | None) -> list[Json]:
+    """An input as items; a text is a message of the user."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    return list(given or [])
+
+
+def items_of(plain: Sequence[Json]) -> list[Item]:
+    """The items of an input, checked.
 
     Raises:
         Fault: 400, one is malformed or of a kind that does not exist here.
     """
-    if given is None:
-        return []
-    if isinstance(given, str):
-        return [MessageItem(role="user", content=given)]
-    return [_item(item, index) for index, item in enumerate(given)]
+    return [_item(item, index) for index, item in enumerate(plain)]
 
 
 def turns_of(
@@ -122,6 +127,8 @@ def turns_of(
                 function: Turn = {"name": item.name, "arguments": item.arguments or {}}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 _answer_of(turns).setdefault("tool_calls", []).append(call)
+            case CompactionItem(encrypted_content=sealed):
+                turns.append(turn_of(sealed, where))
             case CallOutputItem():
                 text = _text(item.output, where, pictures)
                 turns.append({"role": "tool", "content": text, "tool_call_id": item.call_id})
@@ -146,6 +153,7 @@ def _item(plain: Json, index: int) -> Item:
         "function_call": CallItem,
         "function_call_output": CallOutputItem,
         "reasoning": ReasoningItem,
+        "compaction": CompactionItem,
     }
     kind = kinds.get(named.get("type"))
     if kind is None:
