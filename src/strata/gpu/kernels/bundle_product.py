@@ -72,7 +72,7 @@ def bundle_product(
         tiling: of the packed matrices; None chooses, the bits are the same.
     """
     order = sorted(matrices, key=lambda item: not isinstance(item[0], FloatMatrix))
-    num_groups = 0 if codes is None else codes.num_groups
+    num_groups = 1 if codes is None else codes.num_groups  # of one: any, where all are plain
     packed = [m for m, _ in matrices if not isinstance(m, FloatMatrix)]
     num_panels = sum(m.num_panels for m in packed)
     formats = tuple(dict.fromkeys(m.format_name for m in packed))
