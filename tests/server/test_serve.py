@@ -219,3 +219,41 @@ def test_ctrl_c_ends_server_and_engine():
         return False
 
     wait_until(is_gone)
+
+
+def test_unloaded_and_loaded_again():
+    served = Served("--threads", 1)
+
+    def state() -> str:
+        return json.loads(fetch(served.address, "/health")[1])["status"]
+
+    try:
+        before = json.loads(fetch(served.address, CHAT, BODY)[1])["choices"]
+        engine_pid = json.loads(fetch(served.address, "/v1/status")[1])["engine_pid"]
+        assert fetch(served.address, "/v1/unload", b'{"model": "other"}')[0] == 404
+        for _ in range(2):
+            status, body, _ = fetch(served.address, "/v1/unload", b"")
+            assert (status, json.loads(body)) == (200, {"state": "unloaded"})
+        with pytest.raises(ProcessLookupError):
+            os.kill(engine_pid, 0)
+        assert state() == "unloaded"
+        status, body, _ = fetch(served.address, CHAT, BODY)
+        assert (status, json.loads(body)["error"]["code"]) == (503, "unloaded")
+        assert fetch(served.address, "/v1/load", b'{"model": "strata-demo"}')[0] == 202
+        wait_until(lambda: state() == "ok")
+        assert json.loads(fetch(served.address, CHAT, BODY)[1])["choices"] == before
+        assert fetch(served.address, "/load", b"")[0] == 202
+    finally:
+        assert served.end() == 0
+
+
+def test_a_busy_model_is_not_unloaded(demo: Served):
+    fields = {"model": "strata-demo", "prompt": "Count.", "max_tokens": 7000, "ignore_eos": True}
+    body = json.dumps({**fields, "stream": True}).encode()
+    request = urllib.request.Request(
+        demo.address + "/v1/completions", body, {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.read(20)
+        status, text, _ = fetch(demo.address, "/v1/unload", b"")
+    assert (status, json.loads(text)["error"]["code"]) == (409, "busy")

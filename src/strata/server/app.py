@@ -40,6 +40,8 @@ _LOGGER: Final = logging.getLogger("strata.server")
 
 ROUTES: Final = (
     ("GET", "/health", plain_api.health),
+    *(("POST", f"{root}/load", plain_api.load) for root in ("", "/v1", "/v1/models")),
+    *(("POST", f"{root}/unload", plain_api.unload) for root in ("", "/v1", "/v1/models")),
     ("GET", "/v1/models", plain_api.models),
     ("GET", "/v1/models/{name:path}", plain_api.model),
     ("GET", "/", page_files.page),

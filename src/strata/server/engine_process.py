@@ -40,6 +40,7 @@ class State(StrEnum):
     LOADING = "loading"
     READY = "ready"
     FAILED = "failed"  # the model could not be loaded at all
+    UNLOADED = "unloaded"  # on request
     CLOSED = "closed"
 
 
@@ -137,6 +138,27 @@ class EngineProcess:
         if self._link is not None:
             await asyncio.to_thread(self._link.close, self._limits.close_wait_s)
             self._link = None
+
+    async def unload(self) -> None:
+        """Ends the child and gives its memory back, until ``load``.
+
+        Raises:
+            Fault: 409, it answers requests or is being loaded.
+        """
+        if self.state is State.UNLOADED:
+            return
+        if self.state is not State.READY or self._open or self._link is None:
+            doing = f"{len(self._open)} requests are under way" if self._open else "it loads"
+            raise Fault(409, f"the model cannot be unloaded now: {doing}.", code="busy")
+        link, self._link = self._link, None
+        self._set_state(State.UNLOADED)
+        self.pid = None
+        await asyncio.to_thread(link.close, self._limits.close_wait_s)
+
+    def load(self) -> None:
+        """Starts a child again after ``unload``; returns at once."""
+        if self.state is State.UNLOADED:
+            self.start()
 
     async def wait_loaded(self) -> None:
         """Returns when the child has loaded.
@@ -341,6 +363,8 @@ class EngineProcess:
     def _not_ready(self) -> Fault:
         if self.state is State.CLOSED:
             return Fault(503, "the server is shutting down.")
+        if self.state is State.UNLOADED:
+            return Fault(503, "the model was unloaded.\n  Try: POST /v1/load", code="unloaded")
         if self.state is State.FAILED:
             text = self._failure.text if self._failure is not None else "it ended while loading."
             return Fault(503, text, code="load_failed")

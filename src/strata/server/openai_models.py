@@ -258,6 +258,12 @@ class TokenizeRequest(Struct):
     with_pieces: bool = False
 
 
+class LoadRequest(Struct):
+    """Body of /v1/load and /v1/unload, which may be left out."""
+
+    model: str | None = None
+
+
 class DetokenizeRequest(Struct):
     """Body of /detokenize."""
 

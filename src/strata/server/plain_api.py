@@ -13,7 +13,7 @@ from strata.server.bodies import json_response, read_body
 from strata.server.chat_words import turns_of, wish_of_tools
 from strata.server.engine_process import State
 from strata.server.faults import bad_request, fault_of
-from strata.server.openai_models import DetokenizeRequest, TokenizeRequest
+from strata.server.openai_models import DetokenizeRequest, LoadRequest, TokenizeRequest
 from strata.server.openai_words import text_of_token
 from strata.server.serving import ChatWish
 
@@ -32,6 +32,20 @@ async def health(request: Request) -> Response:
     num_done, num_total = engine.loaded
     body = {"status": str(engine.state), "loaded_bytes": num_done, "total_bytes": num_total}
     return json_response(body, 503, {"retry-after": "5"})
+
+
+async def load(request: Request) -> Response:
+    """Loads the model again; answers at once, and /health tells when it is ready."""
+    serving = await _serving_named(request)
+    serving.engine.load()
+    return json_response({"state": str(serving.engine.state)}, 202)
+
+
+async def unload(request: Request) -> Response:
+    """Gives the model's memory back."""
+    serving = await _serving_named(request)
+    await serving.engine.unload()
+    return json_response({"state": str(serving.engine.state)})
 
 
 async def models(request: Request) -> Response:
@@ -81,6 +95,14 @@ async def detokenize(request: Request) -> Response:
     except StrataError as error:
         raise fault_of(error) from None
     return json_response({"content": text})
+
+
+async def _serving_named(request: Request) -> Serving:
+    """The server, of a request that may name its model or have no body at all."""
+    serving = _serving(request)
+    if await request.body():
+        serving.check_model((await read_body(request, LoadRequest)).model)
+    return serving
 
 
 def _serving(request: Request) -> Serving:
