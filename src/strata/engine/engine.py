@@ -14,6 +14,7 @@ import numpy as np
 
 from strata.engine.build import open_parts
 from strata.engine.conversation import Conversation
+from strata.engine.form_allow import FormAllow
 from strata.engine.generation import Generation, Request, Turn
 from strata.engine.picks import Allow, picks_of
 from strata.engine.request import DEFAULT_MAX_TOKENS, Completion, Message, Prompt
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from strata.engine.parts import Parts
     from strata.engine.session import OnProgress, Tokens
     from strata.model_spec import ModelSpec
+    from strata.text.form import Form
 
 
 class Engine:
@@ -114,6 +116,8 @@ class Engine:
         sampling: SamplingParams | None = None,
         *,
         allow: Allow | None = None,
+        form: Form | None = None,
+        form_after: str = "",
         propose: Propose | None = None,
         on_progress: OnProgress | None = None,
     ) -> Generation:
@@ -125,13 +129,18 @@ class Engine:
             prompt: text to continue as it stands, or chat messages, or token ids.
             sampling: how tokens are picked and where the answer ends. ``max_tokens`` of ``None``
                 means 512, or what the context leaves.
-            allow: which tokens may come next, asked for every token.
+            allow: which tokens may come next, asked for every token; with ``form_after`` only
+                up to where the form begins.
+            form: what the text of the answer must be.
+            form_after: the text in the answer behind which the form begins: the end of the
+                reasoning. Empty: it begins at once.
             propose: source of drafts; they change speed, never text. ``None``: the model's draft
                 layer, as far as ``Settings.draft_tokens`` wishes.
             on_progress: called while reading with (prompt tokens read, prompt tokens).
 
         Raises:
-            RequestError: empty prompt, unknown token id, or no chat template.
+            RequestError: empty prompt, unknown token id, no chat template, or a form that cannot
+                be followed.
             ContextTooLong: prompt and ``max_tokens`` do not fit ``context_len``.
             EngineStopped: the engine has died or was closed.
         """
@@ -141,12 +150,15 @@ class Engine:
         text = self._parts.text
         if propose is None:
             propose = drafts_of(self._turn.conversation.drafter, self.settings.draft_tokens)
+        allowed = allow
+        if form is not None:
+            allowed = self._allow_of(form, form_after, len(token_ids), sampling, allow)
         request = Request(
             request_id=next(self._request_ids),
             prompt=token_ids,
             max_tokens=self._room(len(token_ids), sampling.max_tokens),
             end_ids=frozenset() if sampling.ignore_eos else text.end_ids,
-            picks=picks_of(sampling, allow, self._turn.conversation.picker),
+            picks=picks_of(sampling, allowed, self._turn.conversation.picker),
             text=text.new_answer(sampling.stop),
             propose=propose,
             on_progress=on_progress,
@@ -186,6 +198,25 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _allow_of(
+        self,
+        form: Form,
+        form_after: str,
+        num_prompt: int,
+        sampling: SamplingParams,
+        allow: Allow | None,
+    ) -> Allow:
+        """What holds an answer to its form."""
+        if sampling.ignore_eos:
+            raise RequestError(
+                "an answer of a required form ends with it, so its end cannot be ignored.\n"
+                "  Try: leave ignore_eos out."
+            )
+        if allow is not None and not form_after:
+            raise RequestError("a form and allowed tokens cannot both hold for one answer.")
+        vocabulary = self._parts.text.mask_vocabulary
+        return FormAllow(vocabulary.compile(form), vocabulary, num_prompt, form_after, allow)
 
     def _token_ids(self, prompt: Prompt) -> Tokens:
         if isinstance(prompt, str):

@@ -11,6 +11,7 @@ from strata import telemetry
 from strata.errors import RequestError
 from strata.text.chat_template import ChatTemplate
 from strata.text.detokenizer import Detokenizer, StopMatcher
+from strata.text.token_masks import MaskVocabulary
 from strata.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class ModelText:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._vocab_size = vocab_size
+        self._masks: MaskVocabulary | None = None
         # Control tokens have no text; neither have the rows a file pads its vocabulary with.
         padding = range(tokenizer.vocab_size, vocab_size)
         self._silent_ids = tokenizer.special_ids | frozenset(padding)
@@ -117,6 +120,20 @@ class ModelText:
         options: dict[str, Any] = dict(values)
         return self._tokenizer.encode_spans(self._template.render(messages, **options))
 
+    @property
+    def mask_vocabulary(self) -> MaskVocabulary:
+        """The vocabulary as forms of answers need it; made when first asked for.
+
+        Raises:
+            RequestError: no token ends an answer.
+        """
+        if self._masks is None:
+            tokens = self._tokenizer.text_bytes()
+            self._masks = MaskVocabulary(
+                tokens, self.end_ids, self._vocab_size, self._tokenizer.encode
+            )
+        return self._masks
+
     def new_answer(self, stops: Sequence[str]) -> AnswerText:
         """A decoder for one answer."""
         detokenizer = Detokenizer(self._tokenizer.token_bytes, self._silent_ids)
@@ -135,6 +152,11 @@ class NoText:
         raise RequestError(_NO_TOKENIZER)
 
     def encode_chat(self, _messages: Sequence[Message], _values: Mapping[str, object]) -> list[int]:
+        """Refuses."""
+        raise RequestError(_NO_TOKENIZER)
+
+    @property
+    def mask_vocabulary(self) -> MaskVocabulary:
         """Refuses."""
         raise RequestError(_NO_TOKENIZER)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from strata.engine.generation import AnswerText
     from strata.engine.request import Message
     from strata.engine.session import Model
+    from strata.text.token_masks import MaskVocabulary
 
 
 class Text(Protocol):
@@ -38,6 +39,14 @@ class Text(Protocol):
 
         Raises:
             RequestError: no template, or the template refuses the messages.
+        """
+
+    @property
+    def mask_vocabulary(self) -> MaskVocabulary:
+        """The vocabulary as forms of answers need it.
+
+        Raises:
+            RequestError: no tokenizer, or nothing ends an answer.
         """
 
     def new_answer(self, stops: Sequence[str]) -> AnswerText:

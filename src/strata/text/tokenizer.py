@@ -151,6 +151,14 @@ class Tokenizer:
             return bytes([int(match[1], 16)])
         return text.encode("utf-8")
 
+    def text_bytes(self) -> list[bytes]:
+        """Bytes of every token by id; none for those that are no text: control and unused ones."""
+        silent = (TokenType.CONTROL, TokenType.UNUSED, TokenType.UNKNOWN)
+        return [
+            b"" if kind in silent else self.token_bytes(index)
+            for index, kind in enumerate(self._types)
+        ]
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids`` as a whole; invalid bytes become U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")

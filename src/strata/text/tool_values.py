@@ -21,9 +21,24 @@ def parameter_types(tool: Schema, name: str) -> frozenset[str]:
     Args:
         tool: JSON schema of the tool's arguments.
     """
+    return _types(parameter_schema(tool, name), tool, 0)
+
+
+def parameter_schema(tool: Schema, name: str) -> Schema:
+    """The schema of one parameter; an empty one where the tool's does not say."""
     properties = tool.get("properties")
     schema = properties.get(name) if isinstance(properties, Mapping) else None
-    return _types(schema, tool, 0)
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def types_of(schema: object, root: Schema) -> frozenset[str]:
+    """JSON types a schema allows; empty where it does not say.
+
+    Args:
+        schema: of a value.
+        root: the schema that its references are of.
+    """
+    return _types(schema, root, 0)
 
 
 def is_streamed(types: frozenset[str]) -> bool:
@@ -67,7 +82,7 @@ def _types(schema: object, root: Schema, depth: int) -> frozenset[str]:
     if isinstance(named, list):
         return frozenset(item for item in named if isinstance(item, str))
     if isinstance(schema.get("$ref"), str):
-        return _types(_resolved(str(schema["$ref"]), root), root, depth + 1)
+        return _types(resolved(str(schema["$ref"]), root), root, depth + 1)
     if "const" in schema:
         return frozenset({_type_of(schema["const"])})
     if isinstance(values := schema.get("enum"), list):
@@ -83,7 +98,7 @@ def _types(schema: object, root: Schema, depth: int) -> frozenset[str]:
     return frozenset()
 
 
-def _resolved(reference: str, root: Schema) -> object:
+def resolved(reference: str, root: Schema) -> object:
     """What a reference inside the schema names; None where there is no such place."""
     if not reference.startswith("#"):
         return None

@@ -1,0 +1,214 @@
+"""The form an answer must have: a JSON schema, a regular expression or a Lark grammar, checked.
+
+Owns the compiler's limits and what is said where it refuses. Knows no tokens: ``token_masks`` turns
+a form into the tokens that may come. The compiler is llguidance.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import llguidance
+
+from strata.errors import RequestError
+from strata.text.form_limits import MAX_CHARS, check_schema, children, joined, refused
+
+# White space between the parts of JSON: enough for any indentation, but not without end.
+_JSON_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,64}"
+_NO_TEXT: Final = "no text can ever have this form"
+# What the compiler says in words of its own options.
+_WORDS: Final = {
+    "NoExtension": _NO_TEXT,
+    "NoExtensionBias": _NO_TEXT,
+    "oneOf constraints are not supported": "branches of oneOf that overlap cannot be compiled; "
+    "anyOf can",
+}
+# Seconds spent on finding where in a refused schema the fault lies.
+_LOCATE_S: Final = 1.0
+
+
+def limits() -> llguidance.LLParserLimits:
+    """What one form may cost: about 0.7 s to compile, 20 ms a mask, 50 MB of automata."""
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=25_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form that compiles.
+
+    ``grammar`` is llguidance's own notation: grammars by name in JSON, the first of which is the
+    whole.
+    """
+
+    grammar: str
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, object], *, is_lenient: bool = False) -> Form:
+        """JSON that ``schema`` allows; members come in the order of ``properties``.
+
+        Args:
+            schema: of draft 2020-12, as far as it can be compiled.
+            is_lenient: what cannot be compiled is left out instead of refused.
+
+        Raises:
+            RequestError: with the path of what cannot be compiled, or costs too much.
+        """
+        check_schema(schema)
+        text = _dumped(schema)
+        _check_length(text)
+        form = cls(_json_grammar(text, is_lenient=is_lenient))
+        try:
+            form.check()
+        except RequestError as error:
+            reason = _first_line(error)
+            raise refused(_place_of(reason, schema, is_lenient=is_lenient), reason) from None
+        return form
+
+    @classmethod
+    def regex(cls, pattern: str) -> Form:
+        """Text that ``pattern`` matches as a whole; Rust's syntax, no look-around.
+
+        Raises:
+            RequestError: it does not compile, or costs too much.
+        """
+        _check_length(pattern)
+        return cls(llguidance.LLMatcher.grammar_from_regex(pattern)).check()
+
+    @classmethod
+    def lark(cls, grammar: str) -> Form:
+        """Text of a Lark grammar that begins with the rule ``start``.
+
+        Raises:
+            RequestError: it does not compile, or costs too much.
+        """
+        _check_length(grammar)
+        return cls(llguidance.LLMatcher.grammar_from_lark(grammar)).check()
+
+    @classmethod
+    def one_of(cls, choices: Iterable[str]) -> Form:
+        """One of some texts.
+
+        Raises:
+            RequestError: there are none.
+        """
+        texts = [choice for choice in choices if choice]
+        if not texts:
+            raise RequestError("there is no text to choose.")
+        return cls.lark("start: " + " | ".join(_dumped(text) for text in texts))
+
+    def check(self) -> Form:
+        """This form, if it compiles within its limits and allows any text at all.
+
+        Raises:
+            RequestError: it does not.
+        """
+        matcher = llguidance.LLMatcher(_bytes(), self.grammar, log_level=0, limits=limits())
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            raise RequestError(_readable(matcher.get_error()))
+        if matcher.is_stopped() and not matcher.is_accepting():
+            raise RequestError(f"{_NO_TEXT}.")
+        return self
+
+
+def json_part(schema: Mapping[str, object], *, is_lenient: bool = False) -> str:
+    """A JSON schema as a part of a Lark grammar's rule."""
+    return f"%json {_dumped(_with_options(schema, is_lenient=is_lenient))}"
+
+
+@functools.cache
+def _bytes() -> llguidance.LLTokenizer:
+    """A vocabulary of single bytes: what it cannot write, no vocabulary can."""
+    return llguidance.LLTokenizer("byte")
+
+
+def _options(*, is_lenient: bool) -> dict[str, object]:
+    return {"whitespace_pattern": _JSON_SPACE, "lenient": is_lenient, "coerce_one_of": is_lenient}
+
+
+def _with_options(schema: Mapping[str, object], *, is_lenient: bool) -> dict[str, object]:
+    return {**schema, "x-guidance": _options(is_lenient=is_lenient)}
+
+
+def _json_grammar(text: str, *, is_lenient: bool) -> str:
+    return llguidance.LLMatcher.grammar_from_json_schema(
+        text,
+        overrides=_options(is_lenient=is_lenient),  # type: ignore[arg-type]
+    )
+
+
+def _place_of(reason: str, schema: object, *, is_lenient: bool) -> str:
+    """The path of the innermost schema that is refused for the same reason."""
+    end_s = time.monotonic() + _LOCATE_S
+    definitions = {
+        word: schema[word]
+        for word in ("$defs", "definitions")
+        if isinstance(schema, Mapping) and word in schema
+    }
+    path = ""
+    while True:
+        for step, child in children(schema):
+            if time.monotonic() > end_s:
+                return path
+            whole = {**definitions, **child} if isinstance(child, Mapping) else child
+            if _reason(whole, is_lenient=is_lenient) == reason:
+                path, schema = joined(path, step), child
+                break
+        else:
+            return path
+
+
+def _reason(schema: object, *, is_lenient: bool) -> str | None:
+    """Why a schema is refused; None if it is not."""
+    try:
+        Form(_json_grammar(_dumped(schema), is_lenient=is_lenient)).check()
+    except RequestError as error:
+        return _first_line(error)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].removesuffix(".")
+
+
+def _dumped(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        raise RequestError("this is not JSON, or it is nested too deeply.") from None
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_CHARS:
+        raise RequestError(f"it has {len(text)} characters, more than {MAX_CHARS}.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise RequestError("it holds a lone surrogate, so it is no Unicode text.") from None
+
+
+def _readable(error: str) -> str:
+    """The compiler's words, without its source lines and pointers."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    found = next((line for line in lines if line.startswith("error:")), None)
+    text = found if found is not None else (lines[0] if lines else "it does not compile")
+    text = re.sub(r"^(?:error|Parser Error): *", "", text).replace("<non-verbose/>", "")
+    text = re.sub(r"^Unimplemented keys: \[(.*)\]$", r"\1 cannot be compiled", text)
+    if found is not None:
+        text = f"the pattern cannot be compiled: {text}"
+    text = _WORDS.get(text.strip().split(".")[0], text.strip().rstrip(".;")[:300])
+    return f"{text[:1].lower() + text[1:]}."
