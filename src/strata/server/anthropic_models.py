@@ -136,6 +136,8 @@ class CountRequest(Struct):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    # A hint of where a prompt may be kept; what was read is kept anyway.
+    cache_control: Json | None = None
     # Refused by name, see REFUSED.
     container: Any = None
     diagnostics: Any = None
@@ -159,7 +161,6 @@ class MessagesRequest(CountRequest, kw_only=True):
     speed: Literal["standard"] | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
-    cache_control: Json | None = None
 
 
 REFUSED: Final = {

@@ -99,4 +99,4 @@ def anthropic_error(fault: Fault) -> dict[str, object]:
     """The body Anthropic's clients read."""
     kind = _ANTHROPIC_TYPES.get(fault.status, "api_error")
     text = fault.text if fault.field is None else f"{fault.field}: {fault.text}"
-    return {"type": "error", "error": {"type": kind, "message": text}}
+    return {"type": "error", "error": {"type": kind, "message": text}, "request_id": None}

@@ -144,7 +144,7 @@ class _Blocks:
                 yield from self._into("thinking", {"thinking": "", "signature": ""})
                 yield self._delta({"type": "thinking_delta", "thinking": text})
             case Said(text):
-                yield from self._into("text", {"text": ""})
+                yield from self._into("text", {"text": "", "citations": None})
                 yield self._delta({"type": "text_delta", "text": text})
             case ToolBegun(_, call_id, name):
                 yield from self.end()

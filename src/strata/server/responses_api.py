@@ -168,8 +168,8 @@ class Response:
             "frequency_penalty": 0.0,
             "truncation": "disabled",
             "usage": None,
-            "user": body.user,
             "metadata": body.metadata or {},
+            **({} if body.user is None else {"user": body.user}),
         }
 
 
