@@ -6,6 +6,7 @@ Only a card runs this: the interpreter takes minutes for a token. What an answer
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ from training.evaluate import ask_sanity, chosen_tasks  # noqa: E402
 
 from strata import Engine, SamplingParams  # noqa: E402
 from strata.engine.build import open_parts  # noqa: E402
+from strata.formats.tensor_index import open_model  # noqa: E402
 from strata.settings import Settings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -64,6 +66,22 @@ def on_processor() -> Iterator[Parts]:
     parts.close()
 
 
+@pytest.fixture(scope="module")
+def moved_a_little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
+    """The shipped model with one early norm's weights moved by a part in a million."""
+    folder = tmp_path_factory.mktemp("moved")
+    first, *_ = (shutil.copy(shard, folder / shard.name) for shard in SHARDS)
+    entry = open_model(first)["blk.0.hc_attn_norm.weight"]
+    assert entry.format.name == "F32"
+    data = np.memmap(entry.path, np.uint8, "r+", entry.offset, (entry.num_bytes,))
+    weights = data.view(np.float32)
+    weights *= np.float32(1 + 1e-6)
+    data.flush()
+    parts = open_parts(Settings(device="cpu", context_len=CAPACITY, model=first))
+    yield parts
+    parts.close()
+
+
 def greedy(session, prompt: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Logits [NUM_ANSWER, V] of a greedy answer, token by token, and its tokens."""
     session.reset()
@@ -74,6 +92,16 @@ def greedy(session, prompt: list[int]) -> tuple[np.ndarray, np.ndarray]:
         session.commit(1)
         tokens.append(int(rows[-1].argmax()))
     return np.array(rows), np.array(tokens, np.int32)
+
+
+def along(session, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
+    """Logits [NUM_ANSWER, V] where an answer of these tokens is given."""
+    session.reset()
+    rows = [session.prefill(np.array(prompt, np.int32))]
+    for token in tokens[:-1]:
+        rows.append(session.decode(np.array([token], np.int32))[0])
+        session.commit(1)
+    return np.array(rows)
 
 
 def prompts_of(parts: Parts) -> list[list[int]]:
@@ -106,20 +134,29 @@ def test_code_words_in_long_texts(engine: Engine) -> None:
     assert tally.num_cases - tally.num_right <= MOST_WRONG, tally.wrong
 
 
-def test_logits_are_the_processor_s(on_card: Parts, on_processor: Parts) -> None:
-    """Both go along the processor's own answer, so that a tie cannot part them."""
-    card = on_card.model.new_session(CAPACITY)
-    processor = on_processor.model.new_session(CAPACITY)
-    largest = 0.0
+def test_logits_are_as_near_as_rounding_allows(
+    on_card: Parts, on_processor: Parts, moved_a_little: Parts
+) -> None:
+    """Against what a part in a million in one norm does to the processor's own logits.
+
+    Sums of floats differ between card and processor in their last bits. Every layer rounds to eight
+    bits and picks experts, so in a trained model some of those bits become tenths of a logit, as
+    they do when one weight moves that little. Models without such steps hold to 1e-3
+    (``test_gpu_session``). All go along the processor's answer, so that a tie cannot part them.
+    """
+    reference = on_processor.model.new_session(CAPACITY)
+    others = [parts.model.new_session(CAPACITY) for parts in (on_card, moved_a_little)]
+    distances: tuple[list[float], list[float]] = ([], [])
+    agreed = []
     for prompt in prompts_of(on_processor):
-        expected, tokens = greedy(processor, prompt)
-        card.reset()
-        rows = [card.prefill(np.array(prompt, np.int32))]
-        for token in tokens[:-1]:
-            rows.append(card.decode(np.array([token], np.int32))[0])
-            card.commit(1)
-        largest = max(largest, float(np.abs(np.array(rows) - expected).max()))
-    assert largest <= 1e-3
+        expected, tokens = greedy(reference, prompt)
+        for session, found in zip(others, distances, strict=True):
+            logits = along(session, prompt, tokens)
+            found.extend(np.abs(logits - expected).max(1))
+            agreed.extend(logits.argmax(1) == expected.argmax(1))
+    of_card, of_moved = (np.quantile(found, (0.5, 0.9)) for found in distances)
+    assert (of_card <= 1.5 * of_moved).all(), (of_card, of_moved)
+    assert np.mean(agreed) >= 0.97
 
 
 @pytest.mark.parametrize("num_rows", range(2, 9))
