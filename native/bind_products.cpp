@@ -62,6 +62,7 @@ void product(Context &ctx, nb::list matrices, FloatRows x, nb::list outs) {
 void load_expert(Experts &self, Context &ctx, int64_t e, ByteRows gate, ByteRows up, ByteRows down, float gate_scale,
                  float up_scale, float down_scale) {
     if (e < 0 || e >= self.num()) refuse("no expert " + std::to_string(e) + " among " + std::to_string(self.num()));
+    if (self.source()) refuse("experts of a source are not loaded");
     const ByteRows *raw[] = {&gate, &up, &down};
     const char *names[] = {"gate", "up", "down"};
     for (const auto role : {Experts::gate, Experts::up, Experts::down})
@@ -170,6 +171,13 @@ void bind_products(nb::module_ &m) {
     nb::class_<Experts>(m, "Experts")
         .def(nb::init<int, int, int, int64_t, int64_t, int64_t>(), nb::arg("gate_format"), nb::arg("up_format"),
              nb::arg("down_format"), nb::arg("num_experts"), nb::arg("hidden_size"), nb::arg("expert_size"))
+        .def(
+            "__init__",
+            [](Experts *self, ExpertSource &source, int64_t layer) {
+                if (layer < 0 || layer >= source.num_layers()) refuse("there is no such layer");
+                new (self) Experts(source, layer);
+            },
+            nb::arg("source"), nb::arg("layer"), nb::keep_alive<1, 2>())
         .def("load", &load_expert, nb::arg("ctx"), nb::arg("expert"), nb::arg("gate"), nb::arg("up"), nb::arg("down"),
              nb::arg("gate_scale") = 1.0f, nb::arg("up_scale") = 1.0f, nb::arg("down_scale") = 1.0f)
         .def_prop_ro("num_bytes", &Experts::bytes);

@@ -3,6 +3,8 @@
 // Addresses come as integers: the memory is page-locked or mapped. Its owners live as long as the server.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "bind_arrays.h"
 #include "expert_server.h"
+#include "expert_source.h"
 #include "matrix.h"
 
 namespace nb = nanobind;
@@ -48,17 +51,18 @@ void set_memory(ExpertLayer &layer, uintptr_t blobs, int64_t blob_bytes, uintptr
 }
 
 void make_server(ExpertServer *self, Context &ctx, nb::list layers, const std::vector<uintptr_t> &addresses,
-                 int64_t max_rows, int64_t k, nb::handle) {
+                 int64_t max_rows, int64_t k, nb::handle, ExpertSource *source) {
     if (addresses.size() != 7) refuse("a mailbox has seven parts");
     std::vector<ExpertLayer> all;
     for (nb::handle layer : layers) {
         all.push_back(nb::cast<const ExpertLayer &>(layer));
-        if (!all.back().blobs) refuse("a layer has no memory");
+        if (!all.back().blobs && !source) refuse("a layer has no memory");
     }
+    if (source && source->num_layers() != (int64_t)all.size()) refuse("the source has other layers");
     const Mailbox box = {at<const int32_t>(addresses[0]), at<int32_t>(addresses[1]), at<const int32_t>(addresses[2]),
                          at<const int8_t>(addresses[3]),  at<const float>(addresses[4]), at<const int32_t>(addresses[5]),
                          at<float>(addresses[6])};
-    new (self) ExpertServer(ctx, std::move(all), box, max_rows, k);
+    new (self) ExpertServer(ctx, std::move(all), source, box, max_rows, k);
 }
 
 // [layers, 5]: requests, entries, experts, bytes, nanoseconds.
@@ -72,9 +76,77 @@ void read_counts(const ExpertServer &server, nb::ndarray<int64_t, nb::ndim<2>, n
     }
 }
 
+// extents: [experts of all layers, 1 or 3, 3] file, offset, size. files: (path, direct descriptor, plain one).
+void make_source(ExpertSource *self, Context &ctx, nb::list layers, nb::list files,
+                 nb::ndarray<const int64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> extents, uintptr_t places,
+                 int64_t num_places, int64_t place_bytes, nb::handle) {
+    std::vector<ExpertLayer> all;
+    for (nb::handle layer : layers) {
+        all.push_back(nb::cast<const ExpertLayer &>(layer));
+        if (!all.back().scales) refuse("a layer has no factors");
+        all.back().blobs = nullptr, all.back().blob_bytes = 0;
+    }
+    std::vector<ExpertFile> opened;
+    for (nb::handle file : files) {
+        const auto parts = nb::cast<nb::tuple>(file);
+        opened.push_back({nb::cast<std::string>(parts[0]), nb::cast<int>(parts[1]), nb::cast<int>(parts[2])});
+    }
+    if (extents.shape(2) != 3) refuse("an extent has three numbers");
+    std::vector<Extent> found;
+    const int64_t *numbers = extents.data();
+    for (size_t i = 0; i < extents.shape(0) * extents.shape(1); i++, numbers += 3)
+        found.push_back({numbers[0], numbers[1], numbers[2]});
+    new (self) ExpertSource(ctx, std::move(all), std::move(opened), std::move(found), at<uint8_t>(places), num_places, place_bytes);
+}
+
+std::vector<int32_t> checked(const ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts) {
+    if (layer < 0 || layer >= source.num_layers()) refuse("there is no such layer");
+    for (const int32_t expert : experts)
+        if (expert < 0 || expert >= source.layer(layer).num) refuse("there is no expert " + std::to_string(expert));
+    return experts;
+}
+
+// [layers, 5]: experts found at home, found in a place, read; bytes read; nanoseconds waited.
+void read_source_counts(const ExpertSource &source,
+                        nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
+    if ((int64_t)out.shape(0) != source.num_layers() || out.shape(1) != 5) refuse("counts are [layers, 5]");
+    for (int64_t i = 0; i < source.num_layers(); i++) {
+        const SourceCounts &counts = source.counts(i);
+        int64_t *row = out.data() + 5 * i;
+        row[0] = counts.home, row[1] = counts.cached, row[2] = counts.read;
+        row[3] = counts.bytes, row[4] = counts.wait_nanoseconds;
+    }
+}
+
+// The runs of a fetch, as indices into `experts`; for tests of what is kept.
+std::vector<std::vector<int32_t>> fetch_all(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
+                                            bool is_scan) {
+    std::vector<std::vector<int32_t>> runs;
+    nb::gil_scoped_release release;
+    ExpertFetch fetch(source, layer, checked(source, layer, experts), is_scan);
+    while (fetch.next()) runs.push_back(fetch.ready());
+    if (fetch.has_failed()) throw ExpertsNotRead(source.failure());
+    return runs;
+}
+
+std::unique_ptr<ExpertReads> copy_experts(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
+                                          const std::vector<uintptr_t> &targets) {
+    if (experts.size() != targets.size()) refuse("as many targets as experts are needed");
+    std::vector<uint8_t *> to;
+    for (const uintptr_t target : targets) to.push_back(at<uint8_t>(target));
+    nb::gil_scoped_release release;
+    return begin_copies(source, layer, checked(source, layer, experts), to);
+}
+
+void wait_copies(ExpertReads &reads) {
+    nb::gil_scoped_release release;
+    if (!reads.wait()) throw ExpertsNotRead(reads.source().failure());
+}
+
 } // namespace
 
 void bind_server(nb::module_ &m) {
+    nb::exception<ExpertsNotRead>(m, "ExpertsNotRead");
     nb::class_<ExpertLayer>(m, "ExpertLayer")
         .def("__init__",
              [](ExpertLayer *self, int gate, int up, int down, int64_t num, int64_t hidden, int64_t size) {
@@ -87,9 +159,26 @@ void bind_server(nb::module_ &m) {
                         Bytes out) { pack_blob(ctx, self, gate, up, down, out); },
              nb::arg("ctx"), nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::arg("out").noconvert())
         .def("set_memory", &set_memory, nb::arg("blobs"), nb::arg("blob_bytes"), nb::arg("scales"));
+    nb::class_<ExpertReads>(m, "ExpertReads").def("wait", &wait_copies);
+    nb::class_<ExpertSource>(m, "ExpertSource")
+        .def("__init__", &make_source, nb::arg("ctx"), nb::arg("layers"), nb::arg("files"), nb::arg("extents").noconvert(),
+             nb::arg("places"), nb::arg("num_places"), nb::arg("place_bytes"), nb::arg("owners"), nb::keep_alive<1, 2>(),
+             nb::keep_alive<1, 9>())
+        .def("set_home", [](ExpertSource &self, int64_t layer, int32_t expert, uintptr_t blob) {
+            checked(self, layer, {expert});
+            self.set_home(layer, expert, at<uint8_t>(blob));
+        }, nb::arg("layer"), nb::arg("expert"), nb::arg("blob"))
+        .def_prop_ro("cached_keys", &ExpertSource::cached_keys)
+        .def_prop_ro("failure", &ExpertSource::failure)
+        .def("drop_cached", &ExpertSource::drop_cached)
+        .def("read_counts", &read_source_counts, nb::arg("out").noconvert())
+        .def("fetch", &fetch_all, nb::arg("layer"), nb::arg("experts"), nb::arg("is_scan"))
+        .def("copy", &copy_experts, nb::arg("layer"), nb::arg("experts"), nb::arg("targets"), nb::keep_alive<0, 1>())
+        .def("close", &ExpertSource::close, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<ExpertServer>(m, "ExpertServer")
         .def("__init__", &make_server, nb::arg("ctx"), nb::arg("layers"), nb::arg("addresses"), nb::arg("max_rows"),
-             nb::arg("top_k"), nb::arg("owners"), nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>())
+             nb::arg("top_k"), nb::arg("owners"), nb::arg("source").none() = nb::none(), nb::keep_alive<1, 2>(),
+             nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())
         .def("start", &ExpertServer::start, nb::arg("number"), nb::call_guard<nb::gil_scoped_release>())
         .def("stop", &ExpertServer::stop, nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>())
         .def("begin", &ExpertServer::begin)

@@ -31,25 +31,11 @@ inline void relax() {
 
 int32_t load_number(const int32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 
-int64_t role_offset(const ExpertLayer &layer, int role) {
-    int64_t offset = 0;
-    for (int before = 0; before < role; before++)
-        offset += packed_bytes(layer.formats[before], layer.rows(before), layer.inner(before));
-    return offset;
-}
-
 } // namespace
 
-int64_t expert_bytes(const ExpertLayer &layer) { return role_offset(layer, 3); }
-
-void pack_expert(Context &ctx, const ExpertLayer &layer, const uint8_t *const raw[3], uint8_t *blob) {
-    for (int role = 0; role < 3; role++)
-        pack_rows(ctx, layer.formats[role], raw[role], layer.rows(role), layer.inner(role), blob + role_offset(layer, role));
-}
-
-ExpertServer::ExpertServer(Context &ctx, std::vector<ExpertLayer> layers, const Mailbox &mailbox, int64_t max_rows,
-                           int64_t k)
-    : ctx_(ctx), layers_(std::move(layers)), box_(mailbox), max_rows_(max_rows), k_(k),
+ExpertServer::ExpertServer(Context &ctx, std::vector<ExpertLayer> layers, ExpertSource *source, const Mailbox &mailbox,
+                           int64_t max_rows, int64_t k)
+    : ctx_(ctx), layers_(std::move(layers)), source_(source), box_(mailbox), max_rows_(max_rows), k_(k),
       counts_(new ServedCounts[layers_.size()]) {
     int64_t size = 0, hidden = 0, num = 0;
     for (const ExpertLayer &layer : layers_) {
@@ -64,7 +50,7 @@ ExpertServer::ExpertServer(Context &ctx, std::vector<ExpertLayer> layers, const 
     gate_ = Buffer(entries * size * 4), up_ = Buffer(entries * size * 4), outputs_ = Buffer(entries * hidden * 4);
     codes_ = Buffer(entries * size), scales_ = Buffer(entries * (size / 32) * 4), sums_ = Buffer(entries * (size / 16) * 4);
     rows_.resize(entries), places_.resize(entries), identity_.resize(entries);
-    groups_.reserve(entries);
+    groups_.reserve(entries), present_.reserve(entries), entries_.reserve(entries);
     for (int64_t i = 0; i < entries; i++) identity_[i] = (int32_t)i;
     first_of_.assign(num, -1);
 }
@@ -154,7 +140,7 @@ bool ExpertServer::group_entries(const ExpertLayer &layer, int64_t num_entries) 
         int32_t &group = first_of_[expert];
         if (group < 0) {
             group = (int32_t)groups_.size();
-            groups_.push_back({expert, 0, 0});
+            groups_.push_back({expert, 0, 0, layer.blobs + expert * layer.blob_bytes});
         }
         groups_[group].num++;
     }
@@ -183,53 +169,47 @@ template <class F> void ExpertServer::for_each_run(int64_t panels_of_group, int6
     }
 }
 
-AnswerStatus ExpertServer::compute() {
-    const auto begin_time = Clock::now();
-    const int64_t number = box_.request[1], rows = box_.request[2];
-    if (number < 0 || number >= num_layers() || rows < 1 || rows > max_rows_) return ANSWER_REFUSED;
-    const ExpertLayer &layer = layers_[number];
-    const int64_t hidden = layer.hidden, size = layer.size;
-    if (!group_entries(layer, rows * k_)) return ANSWER_REFUSED;
-    const int64_t num_groups = (int64_t)groups_.size();
-    const int64_t num_entries = num_groups ? groups_.back().first + groups_.back().num : 0;
-    // Codes come from the card and are only read.
-    const Activations x = {nullptr, rows, hidden, const_cast<int8_t *>(box_.codes), const_cast<float *>(box_.scales),
-                           const_cast<int32_t *>(box_.sums)};
+// Outputs of some of the request's groups. False if a value is not finite.
+bool ExpertServer::run_groups(const ExpertLayer &layer, const Activations &x, const std::vector<Group> &groups) {
+    const int64_t hidden = layer.hidden, size = layer.size, num_groups = (int64_t)groups.size();
+    entries_.clear();
+    for (const Group &group : groups)
+        for (int64_t i = 0; i < group.num; i++) entries_.push_back((int32_t)(group.first + i));
     float *gate = (float *)gate_.get(), *up = (float *)up_.get(), *scratch = (float *)outputs_.get();
-    const Activations h = {gate, num_entries, size, (int8_t *)codes_.get(), (float *)scales_.get(), (int32_t *)sums_.get()};
+    const Activations h = {gate,           (int64_t)rows_.size(),    size, (int8_t *)codes_.get(), (float *)scales_.get(),
+                           (int32_t *)sums_.get()};
     const int64_t up_panels = num_panels(size), down_panels = num_panels(hidden);
     const int64_t offsets[] = {0, role_offset(layer, 1), role_offset(layer, 2)};
-    Queue up_queue(num_groups * 2 * up_panels), gate_queue(num_entries), down_queue(num_groups * down_panels);
-    const int64_t up_piece = piece_of(panel_bytes(layer.formats[0], hidden), rows);
-    const int64_t down_piece = piece_of(panel_bytes(layer.formats[2], size), rows);
+    Queue up_queue(num_groups * 2 * up_panels), gate_queue((int64_t)entries_.size()), down_queue(num_groups * down_panels);
+    const int64_t up_piece = piece_of(panel_bytes(layer.formats[0], hidden), x.rows);
+    const int64_t down_piece = piece_of(panel_bytes(layer.formats[2], size), x.rows);
     std::atomic<bool> is_bad{false};
     ctx_.pool.run([&](int, int) {
         Range range;
         while (up_queue.take(up_piece, range))
             for_each_run(up_panels, range.begin, range.end, [&](int64_t i, int64_t begin, int64_t end) {
-                const Group &group = groups_[i / 2];
+                const Group &group = groups[i / 2];
                 const int role = i % 2;
-                const uint8_t *blob = layer.blobs + group.expert * layer.blob_bytes;
                 float *out = (role ? up : gate) + group.first * size;
                 run_job(ctx_,
-                        {layer.formats[role], blob + offsets[role], size, layer.scales[3 * group.expert + role], &x,
+                        {layer.formats[role], group.blob + offsets[role], size, layer.scales[3 * group.expert + role], &x,
                          rows_.data() + group.first, group.num, out, size},
                         begin, end);
             });
         ctx_.pool.barrier();
         while (gate_queue.take(1, range)) {
-            ctx_.products.gate_up(gate + range.begin * size, up + range.begin * size, size);
-            if (!ctx_.products.quantize(h, range.begin, range.end)) is_bad = true;
+            const int64_t entry = entries_[range.begin];
+            ctx_.products.gate_up(gate + entry * size, up + entry * size, size);
+            if (!ctx_.products.quantize(h, entry, entry + 1)) is_bad = true;
         }
         ctx_.pool.barrier();
         while (down_queue.take(down_piece, range))
             for_each_run(down_panels, range.begin, range.end, [&](int64_t i, int64_t begin, int64_t end) {
-                const Group &group = groups_[i];
-                const uint8_t *blob = layer.blobs + group.expert * layer.blob_bytes;
+                const Group &group = groups[i];
                 const bool is_single = group.num == 1;
                 float *out = is_single ? box_.outputs + places_[group.first] * hidden : scratch + group.first * hidden;
                 run_job(ctx_,
-                        {layer.formats[2], blob + offsets[2], hidden, layer.scales[3 * group.expert + 2], &h,
+                        {layer.formats[2], group.blob + offsets[2], hidden, layer.scales[3 * group.expert + 2], &h,
                          identity_.data() + group.first, group.num, out, hidden},
                         begin, end);
                 if (is_single) return;
@@ -239,13 +219,50 @@ AnswerStatus ExpertServer::compute() {
                            (last - first) * 4);
             });
     });
+    return !is_bad;
+}
+
+// The same for all groups, whose bytes may lie on a disk: what is in memory first, while the rest is read.
+AnswerStatus ExpertServer::run_fetched(int64_t number, const Activations &x, int64_t &wait_nanoseconds) {
+    std::vector<int32_t> experts;
+    for (const Group &group : groups_) experts.push_back(group.expert);
+    ExpertFetch fetch(*source_, number, std::move(experts), false);
+    AnswerStatus status = ANSWER_GOOD;
+    while (fetch.next()) {
+        present_.clear();
+        for (const int32_t i : fetch.ready()) {
+            present_.push_back(groups_[i]);
+            present_.back().blob = fetch.blob(i);
+        }
+        if (!run_groups(layers_[number], x, present_)) status = ANSWER_NOT_FINITE;
+    }
+    wait_nanoseconds = fetch.wait_nanoseconds();
+    return fetch.has_failed() ? ANSWER_NOT_READ : status;
+}
+
+AnswerStatus ExpertServer::compute() {
+    const auto begin_time = Clock::now();
+    const int64_t number = box_.request[1], rows = box_.request[2];
+    if (number < 0 || number >= num_layers() || rows < 1 || rows > max_rows_) return ANSWER_REFUSED;
+    const ExpertLayer &layer = layers_[number];
+    if (!group_entries(layer, rows * k_)) return ANSWER_REFUSED;
+    const int64_t num_groups = (int64_t)groups_.size();
+    // Codes come from the card and are only read.
+    const Activations x = {nullptr, rows, layer.hidden, const_cast<int8_t *>(box_.codes), const_cast<float *>(box_.scales),
+                           const_cast<int32_t *>(box_.sums)};
+    int64_t wait_nanoseconds = 0;
+    AnswerStatus status;
+    if (source_) status = run_fetched(number, x, wait_nanoseconds);
+    else status = run_groups(layer, x, groups_) ? ANSWER_GOOD : ANSWER_NOT_FINITE;
     ServedCounts &counts = counts_[number];
     counts.requests += 1;
-    counts.entries += num_entries;
+    counts.entries += num_groups ? groups_.back().first + groups_.back().num : 0;
     counts.experts += num_groups;
     counts.bytes += num_groups * expert_bytes(layer);
-    counts.nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_time).count();
-    return is_bad ? ANSWER_NOT_FINITE : ANSWER_GOOD;
+    // What a disk took is not the processor's time; ExpertSource counts it.
+    counts.nanoseconds +=
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin_time).count() - wait_nanoseconds;
+    return status;
 }
 
 } // namespace strata

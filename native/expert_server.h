@@ -9,28 +9,11 @@
 #include <vector>
 
 #include "context.h"
+#include "expert_source.h"
 #include "memory.h"
 #include "products.h"
 
 namespace strata {
-
-// The experts of a layer, each a blob: gate panels, up panels, down panels.
-struct ExpertLayer {
-    int formats[3]; // quantised
-    int64_t num, hidden, size;
-    const uint8_t *blobs;
-    int64_t blob_bytes;  // from one expert to the next
-    const float *scales; // [num, 3], factors on the outputs
-
-    int64_t rows(int role) const { return role == 2 ? hidden : size; }
-    int64_t inner(int role) const { return role == 2 ? size : hidden; }
-};
-
-// Bytes of an expert's three matrices.
-int64_t expert_bytes(const ExpertLayer &layer);
-
-// Packs an expert from blocks as in the file into `blob`.
-void pack_expert(Context &ctx, const ExpertLayer &layer, const uint8_t *const raw[3], uint8_t *blob);
 
 // A request's memory and its answer's. Numbers go up by one; whoever writes one has written
 // everything else before.
@@ -44,7 +27,7 @@ struct Mailbox {
     float *outputs;         // [rows * k, hidden]
 };
 
-enum AnswerStatus { ANSWER_GOOD = 0, ANSWER_NOT_FINITE = 1, ANSWER_REFUSED = 2 };
+enum AnswerStatus { ANSWER_GOOD = 0, ANSWER_NOT_FINITE = 1, ANSWER_REFUSED = 2, ANSWER_NOT_READ = 3 };
 
 // What has been done for one layer.
 struct ServedCounts {
@@ -53,7 +36,9 @@ struct ServedCounts {
 
 class ExpertServer {
   public:
-    ExpertServer(Context &ctx, std::vector<ExpertLayer> layers, const Mailbox &mailbox, int64_t max_rows, int64_t k);
+    // source: of layers without blobs, or null.
+    ExpertServer(Context &ctx, std::vector<ExpertLayer> layers, ExpertSource *source, const Mailbox &mailbox,
+                 int64_t max_rows, int64_t k);
     ~ExpertServer();
 
     // Begins to wait for a number other than `number`, the last one that was dealt with.
@@ -72,23 +57,28 @@ class ExpertServer {
     struct Group {
         int32_t expert;
         int64_t first, num; // of the sorted entries
+        const uint8_t *blob;
     };
 
     void serve(int32_t number);
     bool wait_for_request(int32_t seen);
     AnswerStatus compute();
     bool group_entries(const ExpertLayer &layer, int64_t num_entries);
+    bool run_groups(const ExpertLayer &layer, const Activations &x, const std::vector<Group> &groups);
+    AnswerStatus run_fetched(int64_t number, const Activations &x, int64_t &wait_nanoseconds);
     template <class F> void for_each_run(int64_t panels_of_group, int64_t begin, int64_t end, F f) const;
 
     Context &ctx_;
     std::vector<ExpertLayer> layers_;
+    ExpertSource *source_;
     Mailbox box_;
     int64_t max_rows_, k_;
     std::unique_ptr<ServedCounts[]> counts_;
 
     Buffer gate_, up_, codes_, scales_, sums_, outputs_;
-    std::vector<Group> groups_;
+    std::vector<Group> groups_, present_;           // all, and those whose bytes are in memory
     std::vector<int32_t> rows_, places_, identity_; // of sorted entries: row of x, entry
+    std::vector<int32_t> entries_;                  // of the groups that are run
     std::vector<int32_t> first_of_;                 // scratch, by expert
 
     std::thread thread_;

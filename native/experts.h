@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "context.h"
+#include "expert_source.h"
 #include "memory.h"
 
 namespace strata {
@@ -15,6 +16,8 @@ class Experts {
     enum Role { gate = 0, up = 1, down = 2 };
 
     Experts(int gate_format, int up_format, int down_format, int64_t num, int64_t hidden, int64_t size);
+    // The experts of a layer wherever they lie; nothing is to be loaded. The source outlives them.
+    Experts(ExpertSource &source, int64_t layer);
 
     // Packs expert e from blocks as in the file; each role's outputs are multiplied by its scale.
     void load(Context &ctx, int64_t e, const uint8_t *const raw[3], const float scales[3]);
@@ -29,6 +32,9 @@ class Experts {
     int64_t inner(Role role) const { return role == down ? size_ : hidden_; }
     const uint8_t *packed(Role role, int64_t e) const { return data_[role].get() + e * stack_bytes(role); }
     float scale(Role role, int64_t e) const { return scales_[3 * e + role]; }
+    // Null where they are all in memory.
+    ExpertSource *source() const { return source_; }
+    int64_t layer() const { return layer_; }
 
   private:
     int64_t stack_bytes(Role role) const;
@@ -38,6 +44,8 @@ class Experts {
     Buffer data_[3];
     std::vector<float> scales_;
     std::vector<uint8_t> is_loaded_;
+    ExpertSource *source_ = nullptr;
+    int64_t layer_ = 0;
 };
 
 // One call: rows of x, the experts each row chose, their weights; the shared expert if there is one.
@@ -53,6 +61,7 @@ struct ExpertCall {
 };
 
 // Runs the call (docs/numerics.md, C1). False if a value that had to be quantised is not finite.
+// Throws ExpertsNotRead where an expert's file fails.
 bool run_experts(Context &ctx, const ExpertCall &call);
 
 } // namespace strata

@@ -56,6 +56,11 @@ struct Input {
 class Queue {
   public:
     explicit Queue(int64_t total) : total_(total) {}
+    // Not while it is in use.
+    void reset(int64_t total) {
+        next_ = 0;
+        total_ = total;
+    }
     bool take(int64_t piece, Range &range) {
         const int64_t begin = next_.fetch_add(piece, std::memory_order_relaxed);
         if (begin >= total_) return false;

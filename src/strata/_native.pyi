@@ -1,6 +1,6 @@
 """Types of the compiled extension (native/bind_*.cpp). Arrays must be C-contiguous."""
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ class Matrix:
     def num_bytes(self) -> int: ...
 
 class Experts:
+    @overload
     def __init__(
         self,
         gate_format: int,
@@ -49,6 +50,8 @@ class Experts:
         hidden_size: int,
         expert_size: int,
     ) -> None: ...
+    @overload
+    def __init__(self, source: ExpertSource, layer: int) -> None: ...
     def load(
         self,
         ctx: Context,
@@ -282,6 +285,34 @@ class ExpertLayer:
     def pack(self, ctx: Context, gate: Bytes, up: Bytes, down: Bytes, out: Bytes) -> None: ...
     def set_memory(self, blobs: int, blob_bytes: int, scales: int) -> None: ...
 
+class ExpertsNotRead(Exception): ...
+
+class ExpertReads:
+    def wait(self) -> None: ...
+
+class ExpertSource:
+    def __init__(
+        self,
+        ctx: Context,
+        layers: list[ExpertLayer],
+        files: list[tuple[str, int, int]],
+        extents: Int64s,
+        places: int,
+        num_places: int,
+        place_bytes: int,
+        owners: object,
+    ) -> None: ...
+    def set_home(self, layer: int, expert: int, blob: int) -> None: ...
+    @property
+    def cached_keys(self) -> list[int]: ...
+    @property
+    def failure(self) -> str: ...
+    def drop_cached(self) -> None: ...
+    def read_counts(self, out: Int64s) -> None: ...
+    def fetch(self, layer: int, experts: list[int], is_scan: bool) -> list[list[int]]: ...
+    def copy(self, layer: int, experts: list[int], targets: list[int]) -> ExpertReads: ...
+    def close(self) -> None: ...
+
 class ExpertServer:
     def __init__(
         self,
@@ -291,6 +322,7 @@ class ExpertServer:
         max_rows: int,
         top_k: int,
         owners: object,
+        source: ExpertSource | None = None,
     ) -> None: ...
     def start(self, number: int) -> None: ...
     def stop(self, seconds: float) -> bool: ...

@@ -1,0 +1,366 @@
+#include "expert_source.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "matrix.h"
+
+namespace strata {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Reads in flight; a solid-state disk is at its full rate from 32 to 128 on.
+constexpr int NUM_READERS = 64;
+// Experts that are read as one run: enough to keep the disk busy, few enough that computing begins
+// before a layer has come.
+constexpr size_t RUN = 32;
+// Runs of a scan on their way at once: one is computed, one has come, one is read.
+constexpr size_t SCAN_FLIGHTS = 3;
+
+} // namespace
+
+int64_t role_offset(const ExpertLayer &layer, int role) {
+    int64_t offset = 0;
+    for (int before = 0; before < role; before++)
+        offset += packed_bytes(layer.formats[before], layer.rows(before), layer.inner(before));
+    return offset;
+}
+
+void pack_expert(Context &ctx, const ExpertLayer &layer, const uint8_t *const raw[3], uint8_t *blob) {
+    for (int role = 0; role < 3; role++)
+        pack_rows(ctx, layer.formats[role], raw[role], layer.rows(role), layer.inner(role), blob + role_offset(layer, role));
+}
+
+ExpertSource::ExpertSource(Context &ctx, std::vector<ExpertLayer> layers, std::vector<ExpertFile> files,
+                           std::vector<Extent> extents, uint8_t *places, int64_t num_places, int64_t place_bytes)
+    : ctx_(ctx), layers_(std::move(layers)), files_(std::move(files)), extents_(std::move(extents)), memory_(places),
+      place_bytes_(place_bytes), places_(num_places), counts_(new SourceCounts[layers_.size()]), reader_(NUM_READERS) {
+    int64_t num = 0;
+    for (const ExpertLayer &layer : layers_) {
+        first_key_.push_back(num);
+        num += layer.num;
+        if (expert_bytes(layer) > place_bytes) refuse("a place is too small for an expert");
+    }
+    if (num_places < 1 || num_places > INT32_MAX || !places) refuse("at least one place is needed");
+    if (num == 0 || (extents_.size() != size_t(num) && extents_.size() != size_t(3 * num)))
+        refuse("each expert has one extent or three");
+    parts_ = int(extents_.size() / num);
+    for (size_t i = 0; i < extents_.size(); i++) {
+        const Extent &e = extents_[i];
+        if (e.file < 0 || e.file >= int64_t(files_.size()) || e.offset < 0 || e.size < 1) refuse("an extent lies in no file");
+    }
+    for (int64_t i = 0; i < num_layers(); i++)
+        for (int64_t part = 0; part < layers_[i].num * parts_; part++) {
+            const int64_t size = extents_[first_key_[i] * parts_ + part].size;
+            const int role = int(part % parts_);
+            const int64_t raw = layers_[i].rows(role) * row_bytes(layers_[i].formats[role], layers_[i].inner(role));
+            if (is_packed() ? size < expert_bytes(layers_[i]) || size > place_bytes : size != raw)
+                refuse("an extent has the wrong size");
+        }
+    homes_.assign(num, nullptr);
+    place_of_.assign(num, -1);
+    for (int64_t i = num_places; i-- > 0;) free_.push_back(int32_t(i));
+}
+
+void ExpertSource::set_home(int64_t layer, int64_t expert, const uint8_t *blob) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    homes_[key_of(layer, expert)] = blob;
+}
+
+std::vector<int64_t> ExpertSource::cached_keys() const {
+    std::vector<int64_t> keys;
+    for (int32_t place = newest_; place >= 0; place = places_[place].after) keys.push_back(places_[place].key);
+    return keys;
+}
+
+void ExpertSource::drop_cached() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (oldest_ >= 0) {
+        const int32_t place = oldest_;
+        unlink(place);
+        give_back(place);
+    }
+}
+
+std::string ExpertSource::failure() const {
+    std::lock_guard<std::mutex> lock(failure_mutex_);
+    return failure_;
+}
+
+void ExpertSource::link(int32_t place, bool is_newest) {
+    Place &p = places_[place];
+    p.is_linked = true;
+    p.before = is_newest ? -1 : oldest_;
+    p.after = is_newest ? newest_ : -1;
+    if (p.before >= 0) places_[p.before].after = place;
+    else newest_ = place;
+    if (p.after >= 0) places_[p.after].before = place;
+    else oldest_ = place;
+}
+
+void ExpertSource::unlink(int32_t place) {
+    Place &p = places_[place];
+    (p.before >= 0 ? places_[p.before].after : newest_) = p.after;
+    (p.after >= 0 ? places_[p.after].before : oldest_) = p.before;
+    p = {p.key, -1, -1, false};
+}
+
+// A place for another expert: a free one, or that of the expert used longest ago. -1: all are in use.
+int32_t ExpertSource::take_place() {
+    if (!free_.empty()) {
+        const int32_t place = free_.back();
+        free_.pop_back();
+        return place;
+    }
+    const int32_t place = oldest_;
+    if (place < 0) return -1;
+    unlink(place);
+    place_of_[places_[place].key] = -1;
+    places_[place].key = -1;
+    return place;
+}
+
+// An unlinked place becomes free; what is in it is forgotten.
+void ExpertSource::give_back(int32_t place) {
+    if (places_[place].key >= 0) place_of_[places_[place].key] = -1;
+    places_[place].key = -1;
+    free_.push_back(place);
+}
+
+int64_t ExpertSource::layer_of(int64_t key) const {
+    return std::upper_bound(first_key_.begin(), first_key_.end(), key) - first_key_.begin() - 1;
+}
+
+std::string ExpertSource::name_of(int64_t key) const {
+    const int64_t layer = layer_of(key);
+    return "expert " + std::to_string(key - first_key_[layer]) + " of layer " + std::to_string(layer);
+}
+
+void ExpertSource::set_failure(int64_t key, const ExpertFile &file, const ReadFailure &failure) {
+    std::string reason = failure.error ? strerror(failure.error)
+                                       : "expected " + std::to_string(failure.wanted) + " bytes, found " +
+                                             std::to_string(failure.got) + "; the file has become shorter";
+    char offset[32];
+    snprintf(offset, sizeof offset, "%#llx", (unsigned long long)failure.offset);
+    std::lock_guard<std::mutex> lock(failure_mutex_);
+    failure_ = "cannot read " + name_of(key) + ": " + reason + ".\n  file: " + file.path + ", offset " + offset;
+}
+
+ExpertReads::ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::vector<uint8_t *> targets)
+    : source_(source), keys_(std::move(keys)), targets_(std::move(targets)) {
+    if (!source_.is_packed()) {
+        int64_t total = 0;
+        for (const int64_t key : keys_) {
+            raw_first_.push_back(total);
+            for (int part = 0; part < source_.parts_; part++) total += source_.extents_[key * source_.parts_ + part].size;
+        }
+        raw_ = Buffer(total);
+    }
+    begin();
+}
+
+ExpertReads::~ExpertReads() {
+    if (is_waited_) return;
+    for (const auto &batch : batches_)
+        if (batch) batch->cancel();
+    for (const auto &batch : batches_)
+        if (batch) batch->wait();
+}
+
+void ExpertReads::begin() {
+    is_direct_ = !source_.is_direct_refused_;
+    std::vector<std::vector<FileRead>> reads(source_.files_.size());
+    for (size_t i = 0; i < keys_.size(); i++) {
+        uint8_t *to = source_.is_packed() ? targets_[i] : raw_.get() + raw_first_[i];
+        for (int part = 0; part < source_.parts_; part++) {
+            const Extent &e = source_.extents_[keys_[i] * source_.parts_ + part];
+            reads[e.file].push_back({e.offset, e.size, to});
+            to += e.size;
+        }
+    }
+    batches_.clear();
+    for (size_t i = 0; i < reads.size(); i++) {
+        const ExpertFile &file = source_.files_[i];
+        const bool is_direct = is_direct_ && file.direct >= 0;
+        batches_.push_back(nullptr);
+        if (reads[i].empty()) continue;
+        batches_.back() = std::make_shared<ReadBatch>(is_direct ? file.direct : file.plain, is_direct, reads[i]);
+        source_.reader_.start(batches_.back());
+    }
+}
+
+// Waits for all reads; false where one failed.
+bool ExpertReads::collect(bool &is_direct_refused) {
+    bool is_good = true;
+    for (size_t i = 0; i < batches_.size(); i++) {
+        if (!batches_[i]) continue;
+        batches_[i]->wait();
+        if (!is_good || !batches_[i]->has_failed()) continue;
+        is_good = false;
+        const ReadFailure failure = batches_[i]->failure();
+        is_direct_refused = is_direct_ && source_.files_[i].direct >= 0 && failure.error == EINVAL;
+        for (const int64_t key : keys_)
+            for (int part = 0; part < source_.parts_; part++) {
+                const Extent &e = source_.extents_[key * source_.parts_ + part];
+                if (e.file == int64_t(i) && e.offset == failure.offset) source_.set_failure(key, source_.files_[i], failure);
+            }
+    }
+    return is_good;
+}
+
+bool ExpertReads::wait() {
+    bool is_direct_refused = false;
+    bool is_good = collect(is_direct_refused);
+    if (is_direct_refused) {
+        // Some file systems take the flag and refuse the read.
+        source_.is_direct_refused_ = true;
+        begin();
+        is_good = collect(is_direct_refused);
+    }
+    is_waited_ = true;
+    if (!is_good) return false;
+    for (size_t i = 0; i < keys_.size(); i++) {
+        const int64_t layer = source_.layer_of(keys_[i]);
+        SourceCounts &counts = source_.counts_[layer];
+        counts.read++;
+        for (int part = 0; part < source_.parts_; part++) counts.bytes += source_.extents_[keys_[i] * source_.parts_ + part].size;
+        if (source_.is_packed()) continue;
+        const uint8_t *raw[3];
+        const uint8_t *at = raw_.get() + raw_first_[i];
+        for (int role = 0; role < 3; role++) {
+            raw[role] = at;
+            at += source_.extents_[keys_[i] * 3 + role].size;
+        }
+        pack_expert(source_.ctx_, source_.layers_[layer], raw, targets_[i]);
+    }
+    return true;
+}
+
+ExpertFetch::ExpertFetch(ExpertSource &source, int64_t layer, std::vector<int32_t> experts, bool is_scan)
+    : source_(source), lock_(source.mutex_), layer_(layer), experts_(std::move(experts)), is_scan_(is_scan),
+      blobs_(experts_.size(), nullptr) {
+    SourceCounts &counts = source_.counts_[layer_];
+    for (size_t i = 0; i < experts_.size(); i++) {
+        const int64_t key = source_.key_of(layer_, experts_[i]);
+        if (source_.homes_[key]) {
+            counts.home++;
+            blobs_[i] = source_.homes_[key];
+            ready_.push_back(int32_t(i));
+        } else if (const int32_t place = source_.place_of_[key]; place >= 0) {
+            counts.cached++;
+            source_.unlink(place);
+            held_.push_back(place);
+            blobs_[i] = source_.memory_of(place);
+            ready_.push_back(int32_t(i));
+        } else {
+            missing_.push_back(int32_t(i));
+        }
+    }
+}
+
+ExpertFetch::~ExpertFetch() {
+    release();
+    for (Flight &flight : flights_) drop(flight);
+}
+
+void ExpertFetch::release() {
+    // What passes by gives its places to what comes next; what was there before is wanted again.
+    for (const int32_t place : held_) source_.link(place, !is_scan_ || are_hits_);
+    held_.clear();
+    ready_.clear();
+}
+
+// Reads on their way end, and their places are free again.
+void ExpertFetch::drop(Flight &flight) {
+    flight.reads.reset();
+    for (const int32_t place : flight.places) source_.give_back(place);
+}
+
+void ExpertFetch::begin_reads() {
+    const size_t run = std::clamp<size_t>(source_.num_places() / SCAN_FLIGHTS, 1, RUN);
+    while (next_missing_ < missing_.size() && (!is_scan_ || flights_.size() < SCAN_FLIGHTS)) {
+        Flight flight;
+        std::vector<int64_t> keys;
+        std::vector<uint8_t *> targets;
+        const size_t end = std::min(missing_.size(), next_missing_ + run);
+        for (; next_missing_ < end; next_missing_++) {
+            const int32_t place = source_.take_place();
+            if (place < 0) break;
+            const int32_t item = missing_[next_missing_];
+            const int64_t key = source_.key_of(layer_, experts_[item]);
+            source_.places_[place].key = key;
+            source_.place_of_[key] = place;
+            flight.items.push_back(item);
+            flight.places.push_back(place);
+            keys.push_back(key);
+            targets.push_back(source_.memory_of(place));
+        }
+        if (flight.items.empty()) return;
+        flight.reads = std::make_unique<ExpertReads>(source_, std::move(keys), std::move(targets));
+        flights_.push_back(std::move(flight));
+    }
+}
+
+bool ExpertFetch::next() {
+    if (has_failed_) return false;
+    const bool is_first = !has_begun_;
+    has_begun_ = true;
+    if (is_first && !ready_.empty()) {
+        begin_reads();
+        return true;
+    }
+    release();
+    are_hits_ = false;
+    begin_reads();
+    if (flights_.empty()) return false;
+    Flight flight = std::move(flights_.front());
+    flights_.pop_front();
+    const auto begin = Clock::now();
+    const bool is_good = flight.reads->wait();
+    const int64_t waited = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+    wait_nanoseconds_ += waited;
+    source_.counts_[layer_].wait_nanoseconds += waited;
+    if (!is_good) {
+        has_failed_ = true;
+        drop(flight);
+        for (Flight &other : flights_) drop(other);
+        flights_.clear();
+        return false;
+    }
+    for (size_t i = 0; i < flight.items.size(); i++) blobs_[flight.items[i]] = source_.memory_of(flight.places[i]);
+    ready_ = std::move(flight.items);
+    held_ = std::move(flight.places);
+    return true;
+}
+
+std::unique_ptr<ExpertReads> begin_copies(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
+                                          const std::vector<uint8_t *> &targets) {
+    std::lock_guard<std::mutex> lock(source.mutex_);
+    SourceCounts &counts = source.counts_[layer];
+    const int64_t size = expert_bytes(source.layers_[layer]);
+    std::vector<int64_t> keys;
+    std::vector<uint8_t *> rest;
+    for (size_t i = 0; i < experts.size(); i++) {
+        const int64_t key = source.key_of(layer, experts[i]);
+        const int32_t place = source.place_of_[key];
+        if (const uint8_t *home = source.homes_[key]) {
+            counts.home++;
+            memcpy(targets[i], home, size);
+        } else if (place >= 0) {
+            counts.cached++;
+            memcpy(targets[i], source.memory_of(place), size);
+        } else {
+            keys.push_back(key);
+            rest.push_back(targets[i]);
+        }
+    }
+    return std::make_unique<ExpertReads>(source, std::move(keys), std::move(rest));
+}
+
+} // namespace strata

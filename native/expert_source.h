@@ -1,0 +1,195 @@
+// Experts' bytes wherever they lie: at home in memory, in a place of a bounded cache, or in files.
+//
+// Whoever computes asks for a layer's experts (ExpertFetch) and gets them in runs, each as soon as
+// its bytes are in memory: first those that are there, while the others are read at depth.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "context.h"
+#include "file_reads.h"
+#include "memory.h"
+
+namespace strata {
+
+// The experts of a layer, each a blob: gate panels, up panels, down panels.
+struct ExpertLayer {
+    int formats[3];
+    int64_t num, hidden, size;
+    const uint8_t *blobs; // null: where they lie is the matter of an ExpertSource
+    int64_t blob_bytes;   // from one expert to the next
+    const float *scales;  // [num, 3], factors on the outputs
+
+    int64_t rows(int role) const { return role == 2 ? hidden : size; }
+    int64_t inner(int role) const { return role == 2 ? size : hidden; }
+};
+
+// Where a role's panels begin in a blob; role 3: bytes of an expert's three matrices.
+int64_t role_offset(const ExpertLayer &layer, int role);
+inline int64_t expert_bytes(const ExpertLayer &layer) { return role_offset(layer, 3); }
+
+// Packs an expert from blocks as in the file into `blob`.
+void pack_expert(Context &ctx, const ExpertLayer &layer, const uint8_t *const raw[3], uint8_t *blob);
+
+// A file open twice: `direct` passes the page cache by, -1 where the file system has no such thing.
+struct ExpertFile {
+    std::string path;
+    int direct, plain;
+};
+
+// A run of bytes in one of the files.
+struct Extent {
+    int64_t file, offset, size;
+};
+
+// How often experts were found where, since the start.
+struct SourceCounts {
+    std::atomic<int64_t> home{0}, cached{0}, read{0}, bytes{0}, wait_nanoseconds{0};
+};
+
+// An expert could not be read; the text says which, why and where.
+struct ExpertsNotRead : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+class ExpertSource {
+  public:
+    // extents: for each expert of each layer one (a packed blob) or three (gate, up and down as a
+    // GGUF stores them, packed once they have arrived). `places` are `num_places` times `place_bytes`
+    // of page-aligned memory, each enough for any expert, and READ_PAST more.
+    ExpertSource(Context &ctx, std::vector<ExpertLayer> layers, std::vector<ExpertFile> files,
+                 std::vector<Extent> extents, uint8_t *places, int64_t num_places, int64_t place_bytes);
+    ExpertSource(const ExpertSource &) = delete;
+    ExpertSource &operator=(const ExpertSource &) = delete;
+
+    int64_t num_layers() const { return (int64_t)layers_.size(); }
+    const ExpertLayer &layer(int64_t number) const { return layers_[number]; }
+    int64_t key_of(int64_t layer, int64_t expert) const { return first_key_[layer] + expert; }
+    int64_t num_keys() const { return (int64_t)place_of_.size(); }
+    int64_t num_places() const { return (int64_t)places_.size(); }
+
+    // Memory that holds an expert for good; null: there is none any more. Not while it is in use.
+    void set_home(int64_t layer, int64_t expert, const uint8_t *blob);
+    // Experts in places, the one used last first.
+    std::vector<int64_t> cached_keys() const;
+    // Forgets what is in places. Throws where some are in use.
+    void drop_cached();
+
+    const SourceCounts &counts(int64_t layer) const { return counts_[layer]; }
+    // What went wrong last.
+    std::string failure() const;
+    // Reads on their way end; the files may be closed afterwards.
+    void close() { reader_.close(); }
+
+  private:
+    friend class ExpertReads;
+    friend class ExpertFetch;
+    friend std::unique_ptr<class ExpertReads> begin_copies(ExpertSource &, int64_t, const std::vector<int32_t> &,
+                                                           const std::vector<uint8_t *> &);
+    struct Place {
+        int64_t key = -1;
+        int32_t before = -1, after = -1; // neighbours by use; the newest has none before it
+        bool is_linked = false;
+    };
+
+    bool is_packed() const { return parts_ == 1; }
+    uint8_t *memory_of(int32_t place) const { return memory_ + place * place_bytes_; }
+    void link(int32_t place, bool is_newest);
+    void unlink(int32_t place);
+    int32_t take_place();
+    void give_back(int32_t place);
+    void set_failure(int64_t key, const ExpertFile &file, const ReadFailure &failure);
+    int64_t layer_of(int64_t key) const;
+    std::string name_of(int64_t key) const;
+
+    Context &ctx_;
+    std::vector<ExpertLayer> layers_;
+    std::vector<ExpertFile> files_;
+    std::vector<Extent> extents_;
+    int parts_;
+    uint8_t *memory_;
+    int64_t place_bytes_;
+    std::vector<int64_t> first_key_;
+    std::vector<const uint8_t *> homes_; // by key
+    std::vector<int32_t> place_of_;      // by key, -1: in none
+    std::vector<Place> places_;
+    std::vector<int32_t> free_;
+    int32_t newest_ = -1, oldest_ = -1;
+    std::unique_ptr<SourceCounts[]> counts_;
+    std::mutex mutex_; // of places; held as long as experts are fetched
+    mutable std::mutex failure_mutex_;
+    std::string failure_;
+    std::atomic<bool> is_direct_refused_{false};
+    FileReader reader_;
+};
+
+// Experts on their way from the files to somewhere.
+class ExpertReads {
+  public:
+    ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::vector<uint8_t *> targets);
+    ~ExpertReads();
+    // Returns when every byte is there, packed; false where one did not come (ExpertSource::failure).
+    // Not inside a run of the pool.
+    bool wait();
+    const ExpertSource &source() const { return source_; }
+
+  private:
+    void begin();
+    bool collect(bool &is_direct_refused);
+
+    ExpertSource &source_;
+    std::vector<int64_t> keys_;
+    std::vector<uint8_t *> targets_;
+    Buffer raw_;
+    std::vector<int64_t> raw_first_; // of each expert, in raw_
+    std::vector<std::shared_ptr<ReadBatch>> batches_; // by file, null where nothing is read from it
+    bool is_direct_ = false, is_waited_ = false;
+};
+
+// Experts of one layer, held in memory while they are in use. One fetch of a source at a time.
+class ExpertFetch {
+  public:
+    // experts: distinct. is_scan: more than will be wanted soon; they give their places up first.
+    ExpertFetch(ExpertSource &source, int64_t layer, std::vector<int32_t> experts, bool is_scan);
+    ~ExpertFetch();
+    // Lets the last run go and waits for the next one. False: there is none, or a read failed.
+    bool next();
+    // The run: indices into `experts`.
+    const std::vector<int32_t> &ready() const { return ready_; }
+    const uint8_t *blob(int32_t index) const { return blobs_[index]; }
+    bool has_failed() const { return has_failed_; }
+    int64_t wait_nanoseconds() const { return wait_nanoseconds_; }
+
+  private:
+    struct Flight {
+        std::vector<int32_t> items, places;
+        std::unique_ptr<ExpertReads> reads;
+    };
+    void begin_reads();
+    void release();
+    void drop(Flight &flight);
+
+    ExpertSource &source_;
+    std::unique_lock<std::mutex> lock_;
+    int64_t layer_;
+    std::vector<int32_t> experts_;
+    bool is_scan_, has_begun_ = false, are_hits_ = true, has_failed_ = false;
+    std::vector<const uint8_t *> blobs_;
+    std::vector<int32_t> ready_, held_, missing_;
+    size_t next_missing_ = 0;
+    std::deque<Flight> flights_;
+    int64_t wait_nanoseconds_ = 0;
+};
+
+// Copies experts to `targets`, wherever they lie; what is in no memory is read and takes no place.
+std::unique_ptr<ExpertReads> begin_copies(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
+                                          const std::vector<uint8_t *> &targets);
+
+} // namespace strata
