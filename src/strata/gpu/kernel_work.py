@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from strata.gpu.prompt_layout import is_by_warps
 from strata.gpu.session_layout import CELL_GROUP, most_selected
 from strata.gpu.weight_layout import MAX_MATRICES
 from strata.model_spec import LayerKind
@@ -37,14 +38,15 @@ if TYPE_CHECKING:
     from strata.gpu.weight_layout import Bundle
     from strata.model_spec import ModelSpec
 
-# Of each pair the first takes quantised matrices, the second plain ones.
+# Of these pairs the first takes quantised matrices, the second plain ones.
 PRODUCTS = ("_product_kernel", "_float_kernel")
 READS = ("_read_kernel", "_read_float_kernel")  # up matrices of hyper-connections
 BUNDLES = "_bundle_kernel"  # matrices of several formats that share an input
 GATE_UP, DOWN = "_gate_up_kernel", "_down_kernel"  # of routed experts and the shared one
 EXPERTS = "_entry_kernel"  # all three matrices, where gate and up differ in format
-PROMPT_PRODUCTS = "_grouped_kernel"
-PROMPT_GATE_UP = "_gate_up_prompt_kernel"
+# Of these the first takes what ``prompt_layout.is_by_warps`` says, the second all else.
+PROMPT_PRODUCTS = ("_grouped_warps_kernel", "_grouped_kernel")
+PROMPT_GATE_UP = ("_gate_up_warps_kernel", "_gate_up_prompt_kernel")
 EXPANSION = "_expand_kernel"
 RECURRENCE = "_step_kernel"
 ATTENTION = "_attention_part_kernel"
@@ -106,21 +108,32 @@ def prompt_work(layout: ModelLayout, spec: ModelSpec, num_rows: int) -> dict[str
         spec: geometry.
         num_rows: of the chunk, so many that every expert is chosen.
     """
-    bundles = [bundle for layer in layout.layers for bundle in layer.bundles]
-    launches = [launch for bundle in bundles for launch in bundle.launches if not launch.is_float]
-    weights = sum(part.num_rows * launch.inner for launch in launches for part in launch.parts)
-    products = Work(weights, weights * num_rows)
-    gate_up, expansion = Work(), Work(sum(launch.num_bytes for launch in launches) + weights)
+    work = dict.fromkeys((*PROMPT_PRODUCTS, *PROMPT_GATE_UP, EXPANSION), Work())
+
+    def add(kernels: tuple[str, str], formats: Sequence[str], size: tuple[int, ...]) -> None:
+        """Matrices of ``size``, how many, rows and columns, each times so many rows of a prompt."""
+        num, rows, inner, num_times = size
+        weights = len(formats) * num * rows * inner
+        name = kernels[0 if is_by_warps(formats, rows) else 1]
+        products = len(formats) * rows * inner * num_times
+        work[name] += Work(weights, products)
+        work[EXPANSION] += Work(weights)
+
     for layer in layout.layers:
+        for launch in (launch for bundle in layer.bundles for launch in bundle.launches):
+            if not launch.is_float:
+                size = (1, launch.num_rows, launch.inner, num_rows)
+                add(PROMPT_PRODUCTS, (launch.format_name,), size)
+                work[EXPANSION] += Work(launch.num_bytes)
         for experts, num_chosen in (
             (layer.experts, num_rows * spec.top_k),
             (layer.shared, num_rows),
         ):
-            matrix = experts.hidden_size * experts.expert_size
-            products += Work(experts.num * matrix, num_chosen * matrix)
-            gate_up += Work(experts.num * 2 * matrix, num_chosen * 2 * matrix)
-            expansion += Work(experts.num * (experts.blob_bytes + 3 * matrix))
-    return {PROMPT_PRODUCTS: products, PROMPT_GATE_UP: gate_up, EXPANSION: expansion}
+            hidden, inner = experts.hidden_size, experts.expert_size
+            add(PROMPT_GATE_UP, experts.formats[:2], (experts.num, inner, hidden, num_chosen))
+            add(PROMPT_PRODUCTS, experts.formats[2:], (experts.num, hidden, inner, num_chosen))
+            work[EXPANSION] += Work(experts.num * experts.blob_bytes)
+    return {name: item for name, item in work.items() if item.num_bytes}
 
 
 def distinct_experts(num_experts: int, top_k: int, num_rows: int) -> float:

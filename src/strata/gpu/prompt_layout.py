@@ -21,7 +21,7 @@ from strata.model_spec import LayerKind
 from strata.session_rules import MAX_WINDOW_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from strata.gpu.model_layout import ExpertsLayout, HcLayout, ModelLayout
     from strata.gpu.weight_layout import Bundle
@@ -172,6 +172,16 @@ def expert_bytes(experts: ExpertsLayout, num: int) -> int:
     gate, up, down = experts.formats
     both = sum(expanded_bytes(name, num, size, hidden) for name in (gate, up))
     return max(both, expanded_bytes(down, num, hidden, size))
+
+
+def is_by_warps(formats: Sequence[str], num_rows: int) -> bool:
+    """Whether ``kernels.prompt_warps`` multiplies matrices of these formats and so many rows.
+
+    They share their input: one, or gate and up. All others are multiplied by ``prompt_tile``.
+    """
+    minima = {_MINIMA.get(name, 0) for name in formats}
+    has_one_plane = all(name not in _TWO_PLANES for name in formats)
+    return has_one_plane and minima in ({0}, {1}) and num_rows % 4 == 0
 
 
 def is_split(format_name: str, inner: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,7 @@ def test_a_prompt_s_chunk_by_hand(coder) -> None:
     work = prompt_work(layout, spec, 1000)
     # 48 layers, 256 experts and a shared one, each 2560 x 640; ten chosen, and the shared one.
     matrix = 2560 * 640
-    gate_up = work[kernel_work.PROMPT_GATE_UP]
+    gate_up = sum((work.get(name, Work()) for name in kernel_work.PROMPT_GATE_UP), start=Work())
     assert gate_up.num_bytes == 48 * 257 * 2 * matrix
     assert gate_up.num_products == 48 * 1000 * 11 * 2 * matrix
     down = (48 * 257 * matrix, 48 * 1000 * 11 * matrix)
@@ -106,7 +107,9 @@ def test_a_prompt_s_chunk_by_hand(coder) -> None:
         for name, item in entries.items()
         if "blk." in name and "exp" not in name and item.format.name not in ("F32", "F16", "BF16")
     )
-    products = work[kernel_work.PROMPT_PRODUCTS]
+    # All of these have one plane.
+    products = work[kernel_work.PROMPT_PRODUCTS[0]]
+    assert kernel_work.PROMPT_PRODUCTS[1] not in work
     assert products.num_bytes == down[0] + dense
     assert products.num_products == down[1] + 1000 * dense
     # Every quantised byte of the layers is read once, and each of its weights written as a byte.
@@ -117,6 +120,27 @@ def test_a_prompt_s_chunk_by_hand(coder) -> None:
         if "blk." in name and item.format.name not in ("F32", "F16", "BF16")
     )
     assert stored <= work[kernel_work.EXPANSION].num_bytes - written <= 1.02 * stored
+
+
+def test_matrices_that_warps_refuse_count_for_the_other_kernel(coder) -> None:
+    spec, _, layout = coder
+    by_warps, refused = (
+        prompt_work(_with_shared(layout, formats), spec, 1000)
+        for formats in (("Q8_0",) * 3, ("Q8_0", "Q6_K", "Q6_K"))
+    )
+    matrix = 48 * 2560 * 640
+    for names, num in ((kernel_work.PROMPT_GATE_UP, 2), (kernel_work.PROMPT_PRODUCTS, 1)):
+        assert names[1] not in by_warps
+        assert refused[names[1]] == Work(num * matrix, 1000 * num * matrix)
+        assert refused[names[0]] + refused[names[1]] == by_warps[names[0]]
+
+
+def _with_shared(layout, formats):
+    """The same with shared experts of these formats."""
+    layers = [
+        replace(layer, shared=replace(layer.shared, formats=formats)) for layer in layout.layers
+    ]
+    return replace(layout, layers=tuple(layers))
 
 
 def test_distinct_experts_are_those_of_even_choices() -> None:

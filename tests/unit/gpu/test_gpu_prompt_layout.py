@@ -6,19 +6,25 @@ import itertools
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
-
-from strata.formats.naming import required_tensors
-from strata.formats.synth import GEOMETRIES, MIXES, _plan, spec_of
-from strata.gpu import prompt_layout
-from strata.gpu.kernels import bf16_prompt, delta_scan, expand, expert_sort, index_prompt, indexer
-from strata.gpu.kernels.prompt_tilings import EXPERT_TILING
-from strata.gpu.memory_plan import MemoryPlan, Wishes, session_bytes, with_fitting_chunk
-from strata.gpu.model_layout import model_layout
-from strata.gpu.packing_fields import BLOCK_FORMATS
-from strata.gpu.prompt_layout import chunk_rows, expanded_bytes, pieces_of, prompt_shapes
-from strata.units import GiB, MiB
+from strata.formats.naming import required_tensors  # noqa: E402
+from strata.formats.synth import GEOMETRIES, MIXES, _plan, spec_of  # noqa: E402
+from strata.gpu import prompt_layout  # noqa: E402
+from strata.gpu.kernels import bf16_prompt, delta_scan, expand, expert_sort, index_prompt, indexer  # noqa: E402
+from strata.gpu.kernels.prompt_codes import empty_prompt_codes  # noqa: E402
+from strata.gpu.kernels.prompt_tilings import EXPERT_TILING, warp_options  # noqa: E402
+from strata.gpu.memory_plan import MemoryPlan, Wishes, session_bytes, with_fitting_chunk  # noqa: E402
+from strata.gpu.model_layout import model_layout  # noqa: E402
+from strata.gpu.packing_fields import BLOCK_FORMATS  # noqa: E402
+from strata.gpu.prompt_layout import (  # noqa: E402
+    chunk_rows,
+    expanded_bytes,
+    is_by_warps,
+    pieces_of,
+    prompt_shapes,
+)
+from strata.units import GiB, MiB  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +47,18 @@ def test_sizes_known_without_the_kernels_are_theirs() -> None:
         for shape in ((1, 11, 512), (3, 640, 2560)):
             exact = expand.expanded_bytes(name, *shape)
             assert exact <= expanded_bytes(name, *shape) < exact + 256, name
+
+
+def test_which_products_warps_make_is_known_without_the_kernels() -> None:
+    for names in itertools.product(BLOCK_FORMATS, repeat=2):
+        for num_rows, used in itertools.product((8, 10), (names[:1], names)):
+            matrices = []
+            for name in used:
+                room = torch.empty(expand.expanded_bytes(name, 1, num_rows, 256), dtype=torch.uint8)
+                matrices.append(expand.expanded_in(room, name, 1, num_rows, 256))
+            codes = empty_prompt_codes(1, 256, "cpu")
+            options = warp_options(EXPERT_TILING, codes, matrices)
+            assert is_by_warps(used, num_rows) == (options is not None), (used, num_rows)
 
 
 def test_buffers_of_a_large_model(coder) -> None:
