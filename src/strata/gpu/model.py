@@ -102,6 +102,16 @@ class GpuModel:
         """Geometry of the model."""
         return self._spec
 
+    @property
+    def numerics(self) -> str:
+        """What the bits of a session's state depend on besides the weights."""
+        draft = "" if self.weights.draft is None else ", drafts"
+        card = "interpreter"
+        if self.device.type == "cuda":
+            major, minor = torch.cuda.get_device_capability(self.device)
+            card = f"cuda {major}.{minor}"
+        return f"{card}, {self.kv_format} cells{draft}"
+
     def new_session(self, capacity: int) -> GpuSession:
         """An empty conversation that can hold ``capacity`` tokens.
 
