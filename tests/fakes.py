@@ -6,34 +6,48 @@ committed, restored or read twice changes the text that follows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from strata.session_rules import Snapshot, have_forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from strata.engine.request import Message
     from strata.engine.session import Drafter, Logits, OnProgress, Picker, ShouldStop, Tokens
+    from strata.session_rules import Arrays
 
 MODULUS = 1_000_003
 STEP_TOKENS = 8  # of the prompt path
+PAGE_TOKENS = 8
+START = 17
 DECODED, AS_PROMPT, AFTER_ODD_CUT = range(3)
 
 
-@dataclass(frozen=True)
-class FakeSnapshot:
-    history: tuple[int, ...]
-    ways: tuple[int, ...]
+class FakeCells:
+    """Token and way of each position. Those behind the session's position may be anything."""
 
-    @property
-    def position(self) -> int:
-        return len(self.history)
+    page_tokens = PAGE_TOKENS
 
-    @property
-    def num_bytes(self) -> int:
-        return 64
+    def __init__(self, capacity: int) -> None:
+        self.rows = np.zeros((capacity, 2), np.int32)
+        self.num_loaded = 0  # tokens copied in, in all
+        self.num_saved = 0
+
+    def save(self, start: int, stop: int) -> Arrays:
+        assert start % PAGE_TOKENS == 0
+        self.num_saved += stop - start
+        return (self.rows[start:stop].copy(),)
+
+    def load(self, start: int, stop: int, cells: Arrays) -> None:
+        (self.rows[start:stop],) = cells
+        self.num_loaded += stop - start
+
+    def fit(self, start: int, stop: int, cells: Arrays) -> bool:
+        return have_forms(cells, [((stop - start, 2), np.dtype(np.int32))])
 
 
 class FakeSession:
@@ -45,8 +59,9 @@ class FakeSession:
         self.vocab_size = vocab_size
         self.capacity = capacity
         self.cut_tokens = cut_tokens
-        self.history: list[int] = []
-        self.ways: list[int] = []
+        self.cells = FakeCells(capacity)
+        self.position = 0
+        self.running = START  # what the tokens so far come to, as a recurrent memory would
         self.window: list[int] | None = None
         self.num_prefilled = 0  # tokens read as prompt in all
         self.decode_rows: list[int] = []
@@ -56,15 +71,33 @@ class FakeSession:
         self.picker: Picker | None = None
 
     @property
-    def position(self) -> int:
-        return len(self.history)
+    def history(self) -> list[int]:
+        """Tokens committed, as the cells tell it."""
+        return self.cells.rows[: self.position, 0].tolist()
 
-    def logits_after(self, history: Sequence[int], ways: Sequence[int]) -> Logits:
-        state = 17
-        for index, (token, way) in enumerate(zip(history, ways, strict=True)):
+    def state_after(self, tokens: Sequence[int], ways: Sequence[int], at: int, state: int) -> int:
+        for index, (token, way) in enumerate(zip(tokens, ways, strict=True), at):
             trace = 0 if self.cut_tokens == 1 else way
             state = (state * 31 + token * 7 + index + trace) % MODULUS
-        rng = np.random.default_rng(state)
+        return state
+
+    def window_state(self, tokens: Sequence[int], way: int) -> int:
+        return self.state_after(tokens, [way] * len(tokens), self.position, self.running)
+
+    def append(self, tokens: Sequence[int], way: int) -> None:
+        self.running = self.window_state(tokens, way)
+        end = self.position + len(tokens)
+        self.cells.rows[self.position : end, 0] = tokens
+        self.cells.rows[self.position : end, 1] = way
+        self.position = end
+
+    def logits_after(self, history: Sequence[int], ways: Sequence[int]) -> Logits:
+        return self.logits_of(history, self.state_after(history, ways, 0, START))
+
+    def logits_of(self, history: Sequence[int], state: int) -> Logits:
+        # Of the cells and of the running state: both have to be right.
+        mixed = zlib.crc32(np.array([*history, state], np.int64).tobytes())
+        rng = np.random.default_rng(mixed)
         logits = rng.standard_normal(self.vocab_size).astype(np.float32)
         if self.poison_at is not None and len(history) == self.poison_at:
             logits[3] = np.nan
@@ -88,14 +121,13 @@ class FakeSession:
             self.before_step()
             cut = min((self.position // STEP_TOKENS + 1) * STEP_TOKENS, end)
             piece = tokens[self.position - start : cut - start].tolist()
-            self.history += piece
-            self.ways += [way] * len(piece)
+            self.append(piece, way)
             self.num_prefilled += len(piece)
             if on_progress is not None:
                 on_progress(self.position - start, len(tokens))
             if self.position < end and should_stop is not None and should_stop():
                 break
-        return self.logits_after(self.history, self.ways)
+        return self.logits_of(self.history, self.running)
 
     def decode(self, tokens: Tokens) -> Logits:
         assert tokens.dtype == np.int32
@@ -106,29 +138,36 @@ class FakeSession:
         self.decode_rows.append(len(tokens))
         rows = []
         for row in range(len(self.window)):
-            history = self.history + self.window[: row + 1]
-            rows.append(self.logits_after(history, self.ways + [DECODED] * (row + 1)))
+            kept = self.window[: row + 1]
+            rows.append(self.logits_of(self.history + kept, self.window_state(kept, DECODED)))
         return np.stack(rows)
 
     def commit(self, num_rows: int) -> None:
         assert self.window is not None
         assert 0 <= num_rows <= len(self.window)
-        self.history += self.window[:num_rows]
-        self.ways += [DECODED] * num_rows
+        self.append(self.window[:num_rows], DECODED)
         self.window = None
 
-    def snapshot(self) -> FakeSnapshot:
+    def snapshot(self, *, with_cells: bool = True) -> Snapshot:
         assert self.window is None
-        return FakeSnapshot(tuple(self.history), tuple(self.ways))
+        running = (np.array([self.running], np.int64),)
+        cells = self.cells.save(0, self.position) if with_cells else ()
+        return Snapshot(self.position, running, cells)
 
-    def restore(self, snapshot: FakeSnapshot) -> None:
-        self.history = list(snapshot.history)
-        self.ways = list(snapshot.ways)
+    def restore(self, snapshot: Snapshot) -> None:
+        if snapshot.cells:
+            self.cells.load(0, snapshot.position, snapshot.cells)
+        self.position = snapshot.position
+        self.running = int(snapshot.running[0][0])
         self.window = None
+
+    def fits(self, snapshot: Snapshot) -> bool:
+        forms = [((1,), np.dtype(np.int64))]
+        return snapshot.position <= self.capacity and have_forms(snapshot.running, forms)
 
     def reset(self) -> None:
-        self.history.clear()
-        self.ways.clear()
+        self.position = 0
+        self.running = START
         self.window = None
 
 

@@ -1,19 +1,65 @@
-"""What every device's session refuses before it computes anything, and how large a window is."""
+"""What sessions of every device have in common: what they refuse before they compute anything, how
+large a window is, and what a saved state is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from strata.errors import ContextTooLong, RequestError, StrataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     Tokens = NDArray[np.int32]
+    Arrays = tuple[NDArray[Any], ...]
+    # Sizes and type of each of some arrays.
+    Forms = list[tuple[tuple[int, ...], np.dtype[Any]]]
 
 MAX_WINDOW_ROWS = 8
+# Cells are copied in pages of at least this many tokens, so that a long conversation is some
+# hundreds of copies and a short one is not much more than its own bytes.
+_LEAST_PAGE_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A conversation's exact state in host memory, or all of it but the cells.
+
+    Attributes:
+        position: tokens committed.
+        running: what every token changes: recurrent memories, histories of convolutions, keys of
+            the incomplete index block, streams that wait for a draft.
+        cells: what each token leaves once and for all; empty where it was left out.
+    """
+
+    position: int
+    running: Arrays
+    cells: Arrays = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory it holds."""
+        return num_bytes((*self.running, *self.cells))
+
+
+def num_bytes(arrays: Iterable[NDArray[Any]]) -> int:
+    """Bytes of some arrays."""
+    return sum(item.nbytes for item in arrays)
+
+
+def page_tokens(group_tokens: int) -> int:
+    """Tokens of a page of cells, where ``group_tokens`` of them share a group of pooled keys."""
+    return -(-_LEAST_PAGE_TOKENS // group_tokens) * group_tokens
+
+
+def have_forms(arrays: Arrays, forms: Forms) -> bool:
+    """Whether arrays that came from elsewhere have the sizes and types a state needs."""
+    return [(item.shape, item.dtype) for item in arrays] == forms
 
 
 def checked_tokens(tokens: Tokens, position: int, capacity: int, vocab_size: int) -> Tokens:

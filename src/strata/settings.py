@@ -211,17 +211,48 @@ class Settings:
         ),
     )
     checkpoints: int = field(
-        default=2,
+        default=6,
         metadata=_wish(
             int,
             "--checkpoints",
-            "Earlier states of the conversation kept in memory, to continue a chat without reading "
-            "it again.",
+            "Earlier states kept of each conversation, to continue a chat without reading it "
+            "again.",
             minimum=0,
             maximum=64,
         ),
     )
-
+    conversation_ram: int | None = field(
+        default=None,
+        metadata=_wish(
+            int,
+            "--conversation-ram",
+            "Memory for conversations besides the current one, in MiB; 0 keeps none. Default: a "
+            "quarter of what is free, at most 8192.",
+            env="STRATA_CONVERSATION_RAM",
+            minimum=0,
+            maximum=1 << 24,
+        ),
+    )
+    conversation_dir: Path | None = field(
+        default=None,
+        metadata=_wish(
+            Path,
+            "--conversation-dir",
+            "Save conversations in this folder, so that a server started again continues them.",
+            env="STRATA_CONVERSATION_DIR",
+        ),
+    )
+    conversation_disk: int = field(
+        default=8192,
+        metadata=_wish(
+            int,
+            "--conversation-disk",
+            "Most that saved conversations take on disk, in MiB; the oldest go first.",
+            env="STRATA_CONVERSATION_DISK",
+            minimum=1,
+            maximum=1 << 30,
+        ),
+    )
     routing_trace: Path | None = field(
         default=None,
         metadata=_wish(

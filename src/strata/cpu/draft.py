@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from strata.cpu.scratch import RowViews
     from strata.cpu.weights import DraftWeights
     from strata.model_spec import ModelSpec
+    from strata.session_rules import Arrays, Forms
 
     Tokens = NDArray[np.int32]
 
@@ -127,24 +128,26 @@ class CpuDrafter:
             num_cells, waiting, known = num_cells + len(known), waiting[-1:].copy(), []
         self._num_cells, self._streams, self._tokens = num_cells, waiting, known
 
-    def save(self) -> tuple[NDArray[Any], ...]:
-        """Copies of true cells, waiting streams and their tokens."""
-        num = self._num_cells
-        return (
-            self._k_cells[:, :num].copy(),
-            self._v_cells[:, :num].copy(),
-            self._streams.copy(),
-            np.array(self._tokens, np.int32),
-        )
+    def save(self) -> Arrays:
+        """Copies of the waiting streams and their tokens; cells are copied apart."""
+        return self._streams.copy(), np.array(self._tokens, np.int32)
 
-    def load(self, saved: tuple[NDArray[Any], ...]) -> None:
-        """Puts a saved state back."""
-        k, v, streams, tokens = saved
-        self._num_cells = k.shape[1]
-        self._k_cells[:, : self._num_cells] = k
-        self._v_cells[:, : self._num_cells] = v
+    def load(self, saved: Arrays, position: int) -> None:
+        """Puts them back, behind the cells of a session at ``position``."""
+        streams, tokens = saved
+        self._num_cells = position - len(streams)
         self._streams, self._tokens = streams.copy(), tokens.tolist()
         self._window = self._no_streams()
+
+    def forms(self, saved: Arrays) -> Forms:
+        """Sizes and types that ``saved`` should have, by how many streams it says wait."""
+        num = min(len(saved[0]) if saved and saved[0].ndim else 0, MAX_WINDOW_ROWS)
+        streams = (num, self._spec.num_streams, self._spec.hidden_size)
+        return [(streams, np.dtype(np.float32)), ((max(num - 1, 0),), np.dtype(np.int32))]
+
+    def cells(self, start: int, stop: int) -> Arrays:
+        """Views of the cells of some positions; the newest may not be made yet."""
+        return self._k_cells[:, start:stop], self._v_cells[:, start:stop]
 
     def reset(self) -> None:
         """Before the first token."""

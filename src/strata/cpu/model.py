@@ -69,6 +69,15 @@ class CpuModel:
         """Geometry of the model."""
         return self._spec
 
+    @property
+    def numerics(self) -> str:
+        """What the bits of a session's state depend on besides the weights.
+
+        Neither the instruction set nor the number of threads is part of it (docs/numerics.md).
+        """
+        draft = "" if self.weights.draft is None else ", drafts"
+        return f"cpu, {self.kv_format} cells{draft}"
+
     def new_session(self, capacity: int) -> CpuSession:
         """An empty conversation that can hold ``capacity`` tokens."""
         return CpuSession(self, capacity)

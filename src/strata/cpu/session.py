@@ -7,7 +7,7 @@ rows; so a prompt may be cut anywhere, and equals the same tokens decoded one by
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from strata.cpu import layers
 from strata.cpu.draft import CpuDrafter
 from strata.cpu.rope_rows import RopeSpan
 from strata.cpu.scratch import Scratch
-from strata.cpu.state import GdnState, PleState, QsaState, Snapshot
+from strata.cpu.state import CpuCells, GdnState, PleState, QsaState
 from strata.cpu.weights import GdnWeights, QsaWeights
 from strata.reference.ngram_memory import ngram_rows
 from strata.session_rules import (
+    Snapshot,
     broken_state,
     checked_tokens,
+    have_forms,
     not_finite,
     refuse_wide_window,
     too_long,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from strata.cpu.scratch import RowViews
     from strata.cpu.weights import LayerWeights, PleWeights
     from strata.formats.ngram_table import RowRequest
+    from strata.session_rules import Forms
 
     Tokens = NDArray[np.int32]
 
@@ -77,6 +80,7 @@ class CpuSession:
         self._drafter = (
             None if draft is None else CpuDrafter(self._ctx, spec, draft, capacity, cell_type)
         )
+        self.cells = CpuCells(spec, self._states, self._drafter)
 
     @property
     def position(self) -> int:
@@ -186,22 +190,22 @@ class CpuSession:
             self._position += num_rows
             self._window = None
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, *, with_cells: bool = True) -> Snapshot:
         """The exact state now; later calls do not change it."""
         self._refuse_broken()
         if self._window is not None:
             raise ValueError("a window is open; commit it first")
+        running: list[NDArray[Any]] = []
         with self._changing():
-            saved = tuple(
-                state.save(self._ctx) if isinstance(state, GdnState) else state.save(self._position)
-                for state in self._states
-            )
-        return Snapshot(
-            self._position,
-            saved,
-            () if self._ple is None else self._ple.save(),
-            () if self._drafter is None else self._drafter.save(),
-        )
+            for state in self._states:
+                if isinstance(state, GdnState):
+                    running += state.save(self._ctx)
+                else:
+                    running += state.save(self._position)
+        running += () if self._ple is None else self._ple.save()
+        running += () if self._drafter is None else self._drafter.save()
+        cells = self.cells.save(0, self._position) if with_cells else ()
+        return Snapshot(self._position, tuple(running), cells)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Puts that state back. The snapshot stays usable, in any session of the same model.
@@ -209,20 +213,36 @@ class CpuSession:
         Raises:
             ContextTooLong: the snapshot holds more tokens than this session can.
         """
-        if snapshot.position > self._capacity:
-            raise too_long(snapshot.position, self._capacity)
+        position, running = snapshot.position, snapshot.running
+        if position > self._capacity:
+            raise too_long(position, self._capacity)
         with self._changing():
-            for state, saved in zip(self._states, snapshot.layers, strict=True):
+            if snapshot.cells:
+                self.cells.load(0, position, snapshot.cells)
+            for state in self._states:
                 if isinstance(state, GdnState):
-                    state.load(saved)
+                    state.load(running[:2])
+                    running = running[2:]
                 else:
-                    state.load(saved, snapshot.position)
+                    state.load(running[:1], position)
+                    running = running[1:]
             if self._ple is not None:
-                self._ple.load(snapshot.ple)
+                self._ple.load(running[:2])
             if self._drafter is not None:
-                self._drafter.load(snapshot.draft)
-            self._position = snapshot.position
+                self._drafter.load(running[-2:], position)
+            self._position = position
             self._window = None
+
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot from elsewhere, its cells apart, has the sizes of this session's."""
+        forms: Forms = []
+        for state in self._states:
+            forms += (
+                state.forms() if isinstance(state, GdnState) else state.forms(snapshot.position)
+            )
+        forms += [] if self._ple is None else self._ple.forms()
+        forms += [] if self._drafter is None else self._drafter.forms(snapshot.running[-2:])
+        return snapshot.position <= self._capacity and have_forms(snapshot.running, forms)
 
     def reset(self) -> None:
         """Back to position 0."""

@@ -6,21 +6,24 @@ Every state has the same life: rows of a window are computed from it without cha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from strata import _native
 from strata.cpu.buffers import zeros
-from strata.session_rules import MAX_WINDOW_ROWS
+from strata.session_rules import MAX_WINDOW_ROWS, have_forms, page_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from strata._native import Context, GdnLayer
     from strata.cpu.buffers import Floats
+    from strata.cpu.draft import CpuDrafter
     from strata.model_spec import ModelSpec, NgramSpec
+    from strata.session_rules import Arrays, Forms
 
 # Room for this many full windows before the history is moved back to the front of its buffer.
 _HISTORY_WINDOWS = 3
@@ -91,7 +94,7 @@ class GdnState:
         self.computed, self.pending = self.pending, self.computed
         self.num_pending = rows
 
-    def save(self, ctx: Context) -> tuple[Floats, ...]:
+    def save(self, ctx: Context) -> Arrays:
         """Copies of convolution history and memory."""
         if self.num_pending:
             nothing = np.zeros((0, 1), np.float32)
@@ -102,12 +105,16 @@ class GdnState:
             self.num_pending = 0
         return self.conv.newest().copy(), self.memory.copy()
 
-    def load(self, saved: tuple[Floats, ...]) -> None:
+    def load(self, saved: Arrays) -> None:
         """Puts a saved state back."""
         conv, memory = saved
         self.conv.replace(conv)
         self.memory[:] = memory
         self.num_pending = 0
+
+    def forms(self) -> Forms:
+        """Sizes and types of what ``save`` gives."""
+        return [(part.shape, part.dtype) for part in (self.conv.newest(), self.memory)]
 
     def reset(self) -> None:
         """Before the first token."""
@@ -135,29 +142,28 @@ class QsaState:
         # The kernels take half floats as their bits: numpy hands float16 over in either form.
         self.native = _native.QsaCells(self.k_cells, self.v_cells, self.raw_keys, self.pooled)
 
-    def save(self, position: int) -> tuple[NDArray[Any], ...]:
-        """Copies of what the first ``position`` cells left."""
-        return (
-            self.k_cells[:, :position].copy(),
-            self.v_cells[:, :position].copy(),
-            self.raw_keys[self._tail(position)].copy(),
-            self.pooled[: self._num_groups(position)].copy(),
-        )
+    def save(self, position: int) -> Arrays:
+        """A copy of the raw keys of the incomplete block; cells are copied apart."""
+        return (self.raw_keys[self._tail(position)].copy(),)
 
-    def load(self, saved: tuple[NDArray[Any], ...], position: int) -> None:
-        """Puts a saved state of ``position`` cells back."""
-        k, v, raw_keys, pooled = saved
-        self.k_cells[:, :position] = k
-        self.v_cells[:, :position] = v
+    def load(self, saved: Arrays, position: int) -> None:
+        """Puts raw keys back."""
+        (raw_keys,) = saved
         self.raw_keys[self._tail(position)] = raw_keys
-        self.pooled[: self._num_groups(position)] = pooled
+
+    def forms(self, position: int) -> Forms:
+        """Sizes and types of what ``save`` gives."""
+        return [((position % self._block, self.raw_keys.shape[1]), self.raw_keys.dtype)]
+
+    def cells(self, start: int, stop: int) -> Arrays:
+        """Views of what the tokens from ``start`` to ``stop`` left: keys, values, pooled keys."""
+        per_group = self._block * _native.INDEX_GROUP
+        groups = slice(start // per_group, -(-(stop // self._block) // _native.INDEX_GROUP))
+        return self.k_cells[:, start:stop], self.v_cells[:, start:stop], self.pooled[groups]
 
     def _tail(self, position: int) -> NDArray[np.int64]:
         """Places of the raw keys of the incomplete block."""
         return np.arange(position - position % self._block, position) % len(self.raw_keys)
-
-    def _num_groups(self, position: int) -> int:
-        return -(-(position // self._block) // _native.INDEX_GROUP)
 
 
 class PleState:
@@ -172,15 +178,19 @@ class PleState:
         """``tokens`` have been committed."""
         self.tokens = np.concatenate([self.tokens, tokens])[len(tokens) :]
 
-    def save(self) -> tuple[NDArray[Any], ...]:
+    def save(self) -> Arrays:
         """Copies of convolution history and token ids."""
         return self.conv.newest().copy(), self.tokens.copy()
 
-    def load(self, saved: tuple[NDArray[Any], ...]) -> None:
+    def load(self, saved: Arrays) -> None:
         """Puts a saved state back."""
         conv, tokens = saved
         self.conv.replace(conv)
         self.tokens = tokens.copy()
+
+    def forms(self) -> Forms:
+        """Sizes and types of what ``save`` gives."""
+        return [(part.shape, part.dtype) for part in (self.conv.newest(), self.tokens)]
 
     def reset(self) -> None:
         """Before the first token."""
@@ -188,23 +198,39 @@ class PleState:
         self.tokens = np.full_like(self.tokens, self._eos_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A conversation's exact state.
+class CpuCells:
+    """What each token leaves once and for all, of all layers: copied out and in by token.
 
-    Attributes:
-        position: tokens committed.
-        layers: one tuple of arrays for each layer.
-        ple: of the n-gram memory, if there is one.
-        draft: of the draft layer, if one is loaded.
+    Args:
+        spec: geometry.
+        states: of the layers.
+        drafter: whose cells are kept with them, if there is one.
     """
 
-    position: int
-    layers: tuple[tuple[NDArray[Any], ...], ...]
-    ple: tuple[NDArray[Any], ...]
-    draft: tuple[NDArray[Any], ...]
+    def __init__(
+        self,
+        spec: ModelSpec,
+        states: Sequence[GdnState | QsaState],
+        drafter: CpuDrafter | None,
+    ) -> None:
+        self._states = [state for state in states if isinstance(state, QsaState)]
+        self._drafter = drafter
+        self.page_tokens = page_tokens(spec.index_block * _native.INDEX_GROUP)
 
-    @property
-    def num_bytes(self) -> int:
-        """Host memory it holds."""
-        return sum(part.nbytes for parts in (*self.layers, self.ple, self.draft) for part in parts)
+    def save(self, start: int, stop: int) -> Arrays:
+        """Copies of what the tokens from ``start``, a multiple of a page, to ``stop`` left."""
+        return tuple(part.copy() for part in self._views(start, stop))
+
+    def load(self, start: int, stop: int, cells: Arrays) -> None:
+        """Puts them back."""
+        for part, values in zip(self._views(start, stop), cells, strict=True):
+            part[:] = values
+
+    def fit(self, start: int, stop: int, cells: Arrays) -> bool:
+        """Whether these can be cells of those tokens, by their sizes and types."""
+        forms: Forms = [(part.shape, part.dtype) for part in self._views(start, stop)]
+        return have_forms(cells, forms)
+
+    def _views(self, start: int, stop: int) -> list[NDArray[Any]]:
+        views = [part for state in self._states for part in state.cells(start, stop)]
+        return views if self._drafter is None else [*views, *self._drafter.cells(start, stop)]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.engine.conversation import Conversation
+from strata.engine.conversation_points import Keeping
 from strata.engine.picks import picks_of
 from strata.engine.sampler import SamplingParams
 from strata.engine.step import DraftCounts, advance, drafts_of
@@ -129,7 +130,7 @@ def measure(
     drafts = drafts_of(session.drafter, draft_tokens)
     counts = DraftCounts()
     session.reset()
-    conversation = Conversation(session, max_checkpoints=0)
+    conversation = Conversation(session, Keeping(max_checkpoints=0))
     tokens: list[int] = prompt.tolist()
     end = len(tokens) + num_decode + 1
     started_s = time.perf_counter()

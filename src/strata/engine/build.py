@@ -11,6 +11,7 @@ from strata import telemetry
 from strata.cpu.build import load_model, measure_bandwidth, open_context, physical_cores
 from strata.cpu.expert_arena import ExpertArena
 from strata.engine.card import is_card_likely, load_on_card
+from strata.engine.conversation_identity import identity_of
 from strata.engine.default_model import default_model
 from strata.engine.model_file import open_file
 from strata.engine.model_text import ModelText, NoText
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # Enough for a long talk; the state of a larger one is asked for, not taken.
 DEFAULT_CONTEXT_LEN = 8192
+# Begins every message in the templates of this family.
+TURN_TOKEN = "<|im_start|>"
 
 
 def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> Parts:
@@ -54,6 +57,7 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
             telemetry.notice("draft-layer", "this model has no draft layer; nothing is drafted.")
         text = text_of(model_file)
         model, device = _load(model_file, settings, on_progress)
+        identity = identity_of(model_file.index, model.numerics)
     if settings.routing_trace is not None:
         model = RecordingModel(model, settings.routing_trace)
     return Parts(
@@ -63,6 +67,8 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         context_len=context_len(settings, spec),
         close=model.close,
         device=device,
+        turn_id=text.token_id(TURN_TOKEN) if isinstance(text, ModelText) else None,
+        identity=identity,
     )
 
 

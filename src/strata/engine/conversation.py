@@ -1,24 +1,36 @@
-"""The live conversation: which tokens the session has read, and from where to go on.
+"""Which tokens the session has read, from where to go on, and what becomes of other conversations.
 
-Owns the checkpoints and the rule that a continued conversation gives the bits of a fresh one.
-Knows token ids only; not what they mean, nor who picks them.
+Owns the session and the rule that a continued conversation gives the bits of a fresh one. Knows
+token ids only; not what they mean, nor who picks them. What is kept where: decisions/0008.
 
 The rule. A recurrent state cannot be rewound, so going on needs a state taken earlier, and that
 state must be the one a fresh read passes through. Where the session says that it does not matter
-how tokens were read (``cut_tokens`` of 1), the live end and the end of every prompt are such
-states. Elsewhere tokens produced one by one leave other bits than when read as prompt
-(docs/numerics.md), and only multiples of ``cut_tokens`` inside a prompt are; what lies after the
-last one is read again.
+how tokens were read (``cut_tokens`` of 1), the live end is such a state. Elsewhere tokens produced
+one by one leave other bits than when read as prompt (docs/numerics.md), and only multiples of
+``cut_tokens`` inside a prompt are; what lies after the last one is read again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata.engine.conversation_counts import ConversationCounts
+from strata.engine.conversation_history import (
+    Checkpoint,
+    History,
+    Live,
+    common_prefix,
+    last_usable,
+    new_key,
+)
+from strata.engine.conversation_pages import SessionPages
+from strata.engine.conversation_points import Keeping, PointKind, points_of
+from strata.engine.conversation_ram import Parked
+
 if TYPE_CHECKING:
+    from strata.engine.conversation_disk import ConversationFiles
     from strata.engine.session import (
         Drafter,
         Logits,
@@ -26,35 +38,33 @@ if TYPE_CHECKING:
         Picker,
         Session,
         ShouldStop,
-        Snapshot,
         Tokens,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A state of the session, the tokens that lead to it, and the logits [V] after them."""
-
-    tokens: Tokens
-    snapshot: Snapshot
-    logits: Logits
-
-
 class Conversation:
-    """One session with the tokens in it.
+    """One session, the conversation in it, and those it can go back to.
 
     Args:
         session: empty; owned from here on.
-        max_checkpoints: states kept besides the live one; the oldest goes first.
+        keeping: how much is kept.
+        files: where conversations outlive the process; owned from here on.
     """
 
-    def __init__(self, session: Session, *, max_checkpoints: int) -> None:
+    def __init__(
+        self,
+        session: Session,
+        keeping: Keeping | None = None,
+        files: ConversationFiles | None = None,
+    ) -> None:
         self._session = session
-        self._max_checkpoints = max_checkpoints
-        self._tokens: list[int] = []
-        self._num_read_as_prompt = 0
-        self._logits: Logits | None = None  # after the last token read, until a window is accepted
-        self._checkpoints: list[Checkpoint] = []
+        self._keeping = keeping or Keeping()
+        self._files = files
+        self._live = Live()
+        self._pages = SessionPages(session)
+        self._parked = Parked(self._keeping.ram_bytes)
+        self._stamp = 0
+        self.counts = ConversationCounts()
 
     @property
     def capacity(self) -> int:
@@ -64,7 +74,7 @@ class Conversation:
     @property
     def position(self) -> int:
         """Tokens in the live state."""
-        return len(self._tokens)
+        return len(self._live.tokens)
 
     @property
     def drafter(self) -> Drafter | None:
@@ -78,29 +88,48 @@ class Conversation:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Host memory of the checkpoints."""
-        return sum(checkpoint.snapshot.num_bytes for checkpoint in self._checkpoints)
+        """Host memory of kept states: the live conversation's, and everything that is parked."""
+        return self._live.num_bytes + self._parked.num_bytes
+
+    def report(self) -> dict[str, int]:
+        """Counts since the start, and what is held now; from any thread."""
+        report = self.counts.as_dict()
+        report["parked"] = len(self._parked)
+        report["parked_bytes"] = self._parked.num_bytes
+        report["evicted"] = self._parked.num_evicted
+        if self._files is not None:
+            report |= self._files.report()
+        return report
 
     def resume(self, prompt: Tokens) -> int:
         """Puts the session at the longest usable prefix of ``prompt``; its length in tokens.
 
-        It may be the whole prompt, if that was read before.
+        It may be the whole prompt, if that was read before. The conversation that was live is
+        parked if it is another one.
         """
-        live = np.asarray(self._tokens, dtype=np.int32)
+        self._stamp += 1
+        live, num_prompt = self._live, len(prompt)
+        tokens = np.asarray(live.tokens, np.int32)
+        num_common = common_prefix(tokens, prompt)
         # Of the live state the logits are gone, so a token must be left to read.
-        is_usable = self._is_fresh_read() and len(live) < len(prompt) and _is_prefix(live, prompt)
-        num_live = len(live) if is_usable else 0
-        usable = [kept for kept in self._checkpoints if _is_prefix(kept.tokens, prompt)]
-        best = max(usable, key=lambda kept: len(kept.tokens), default=None)
-        if best is None or num_live >= len(best.tokens):
-            if num_live == 0:
-                self.reset()
-            return num_live
-        self._session.restore(best.snapshot)
-        self._tokens = best.tokens.tolist()
-        self._num_read_as_prompt = len(self._tokens)
-        self._logits = best.logits
-        return len(self._tokens)
+        is_end_usable = self._is_fresh_read() and num_common == len(tokens) < num_prompt
+        num_end = len(tokens) if is_end_usable else 0
+        earlier = last_usable(live.checkpoints, num_common, num_prompt)
+        num_here = max(num_end, 0 if earlier is None else earlier.position)
+        found = self._elsewhere(prompt, num_here)
+        if found is not None:
+            self._leave()
+            self._enter(*found, prompt)
+        elif num_here == 0:
+            self._leave()
+            self.reset()
+        elif earlier is not None and earlier.position > num_end:
+            self._rewind(earlier, num_common)
+            self.counts.count_live()
+        else:
+            self.counts.count_live()
+        self.counts.count(num_prompt, self.position)
+        return self.position
 
     def read(
         self,
@@ -111,29 +140,32 @@ class Conversation:
     ) -> Logits | None:
         """Logits [V] of the last prompt token; None when ``should_stop`` ended the reading.
 
-        Reads what ``resume`` left of the prompt, and takes a checkpoint at its last cut.
+        Reads what ``resume`` left of the prompt, and keeps states on the way.
         ``on_progress`` gets (tokens of the prompt in the session, tokens of the prompt).
         """
-        num_total = len(prompt)
-        grid = self._session.cut_tokens
-        cut = num_total // grid * grid
-        for stop in (cut, num_total):
-            start = len(self._tokens)
+        live, num_total = self._live, len(prompt)
+        points: dict[int, PointKind] = {}
+        if self._keeping.max_checkpoints:
+            grid = self._session.cut_tokens
+            points = points_of(prompt, len(live.tokens), grid, self._keeping)
+        for stop in sorted({*points, num_total}):
+            start = len(live.tokens)
             if stop <= start:
                 continue
-            self._logits = self._session.prefill(
+            self._pages.written(start, stop)
+            live.logits = self._session.prefill(
                 prompt[start:stop],
                 on_progress=_shifted(on_progress, start, num_total),
                 should_stop=should_stop,
             )
-            self._tokens.extend(prompt[start : self._session.position].tolist())
-            self._num_read_as_prompt = len(self._tokens)
-            if len(self._tokens) == cut:
-                self._keep_checkpoint(self._logits)
+            live.tokens.extend(prompt[start : self._session.position].tolist())
+            live.num_read_as_prompt = len(live.tokens)
+            if len(live.tokens) in points:
+                self._keep(points[len(live.tokens)])
             is_stopped = should_stop is not None and should_stop()
-            if len(self._tokens) < stop or (is_stopped and stop < num_total):
+            if len(live.tokens) < stop or (is_stopped and stop < num_total):
                 return None
-        return self._logits
+        return live.logits
 
     def decode(self, window: Tokens) -> Logits:
         """Logits [rows, V] of a window of 1..8 rows after the live state."""
@@ -141,39 +173,131 @@ class Conversation:
 
     def commit(self, window: Tokens, num_rows: int) -> None:
         """Accepts the first ``num_rows`` rows of that window."""
+        start = len(self._live.tokens)
+        self._pages.written(start, start + len(window))
         self._session.commit(num_rows)
-        self._logits = None
-        self._tokens.extend(window[:num_rows].tolist())
+        self._live.logits = None
+        self._live.tokens.extend(window[:num_rows].tolist())
+
+    def settle(self) -> None:
+        """An answer is complete: what of it should outlive the process is handed to the files."""
+        if self._files is not None and (history := self._history()) is not None:
+            self._files.save(history)
+
+    def close(self) -> None:
+        """Saves what should outlive the process, and ends the writing."""
+        if self._files is not None:
+            self.settle()
+            self._files.close()
 
     def reset(self) -> None:
-        """Forgets the live state; checkpoints stay."""
+        """Forgets the live conversation; parked ones stay."""
         self._session.reset()
-        self._tokens = []
-        self._num_read_as_prompt = 0
-        self._logits = None
+        self._live = Live()
 
     def forget(self) -> None:
-        """Forgets everything; for use after a failure."""
-        self._checkpoints.clear()
+        """Forgets the live conversation, and trusts nothing in the session; for after a failure."""
+        self._pages.forget()
         self.reset()
+
+    def _elsewhere(self, prompt: Tokens, num_here: int) -> tuple[History, Checkpoint] | None:
+        """A parked or saved conversation that has more of ``prompt`` than ``num_here`` tokens."""
+        best: tuple[History, Checkpoint] | None = None
+        for history in sorted(self._parked, key=lambda item: -item.stamp):
+            checkpoint = history.usable(prompt)
+            if checkpoint is not None and checkpoint.position > num_here:
+                best, num_here = (history, checkpoint), checkpoint.position
+        if self._files is None:
+            return best
+        while (saved := self._files.find(prompt, num_here)) is not None:
+            checkpoint = saved.usable(prompt)
+            if checkpoint is not None and self._pages.fit(saved):
+                self.counts.count_disk()
+                return saved, checkpoint
+            self._files.refuse(saved.key, "its states do not fit this session")
+        return best
+
+    def _rewind(self, checkpoint: Checkpoint, num_common: int) -> None:
+        """Goes back to a state of the live conversation; what followed is parked if it is much."""
+        live = self._live
+        if live.checkpoints[-1].position - num_common >= self._keeping.worth_tokens:
+            self._park()
+            live.key = new_key()
+        self._mount(checkpoint)
+
+    def _enter(self, history: History, checkpoint: Checkpoint, prompt: Tokens) -> None:
+        """Makes a parked conversation the live one, or one that begins like it."""
+        is_other = (
+            len(history.tokens) - common_prefix(history.tokens, prompt)
+            >= self._keeping.worth_tokens
+        )
+        is_parked = any(item is history for item in self._parked)
+        if is_parked:
+            self.counts.count_parked()
+            history.stamp = self._stamp
+            if not is_other:
+                self._parked.take(history)
+        self._live = Live(
+            key=new_key() if is_other else history.key,
+            tokens=history.tokens.tolist(),
+            checkpoints=list(history.checkpoints),
+            pages=self._pages.load(history, checkpoint.position),
+        )
+        self._mount(checkpoint)
+
+    def _mount(self, checkpoint: Checkpoint) -> None:
+        """Puts the session at a state of the live conversation, whose cells it has."""
+        live = self._live
+        self._session.restore(checkpoint.snapshot)
+        checkpoint.stamp = self._stamp
+        live.cut(checkpoint.position)
+        del live.tokens[checkpoint.position :]
+        live.num_read_as_prompt = checkpoint.position
+        live.logits = checkpoint.logits
+
+    def _leave(self) -> None:
+        """The live conversation makes room for another."""
+        if self._keeping.ram_bytes or self._files is not None:
+            self._park()
+        self._live = Live()
+
+    def _park(self) -> None:
+        if (history := self._history()) is None:
+            return
+        self._parked.add(history)
+        if self._files is not None:
+            self._files.save(history)
+
+    def _history(self) -> History | None:
+        """The live conversation as it can be kept; None if it is too short for that."""
+        live = self._live
+        if self._keeping.max_checkpoints and live.tokens and self._is_fresh_read():
+            is_new = not live.checkpoints or live.checkpoints[-1].position < len(live.tokens)
+            if is_new and len(live.tokens) >= self._keeping.worth_tokens:
+                self._keep(PointKind.END)
+        num_tokens = live.checkpoints[-1].position if live.checkpoints else 0
+        if num_tokens < self._keeping.worth_tokens:
+            return None
+        live.pages = self._pages.save(live.pages, num_tokens)
+        return History(
+            key=live.key,
+            tokens=np.array(live.tokens[:num_tokens], np.int32),
+            checkpoints=list(live.checkpoints),
+            pages=[page for page in live.pages if page.start < num_tokens],
+            stamp=self._stamp,
+        )
 
     def _is_fresh_read(self) -> bool:
         """Whether a fresh read of the live tokens would pass through the live state."""
-        grid = self._session.cut_tokens
-        num_tokens = len(self._tokens)
-        return grid == 1 or (self._num_read_as_prompt == num_tokens and num_tokens % grid == 0)
+        grid, num_tokens = self._session.cut_tokens, len(self._live.tokens)
+        is_prompt = self._live.num_read_as_prompt == num_tokens
+        return grid == 1 or (is_prompt and num_tokens % grid == 0)
 
-    def _keep_checkpoint(self, logits: Logits) -> None:
-        if self._max_checkpoints == 0:
-            return
-        tokens = np.asarray(self._tokens, dtype=np.int32)
-        kept = [item for item in self._checkpoints if not np.array_equal(item.tokens, tokens)]
-        kept.append(Checkpoint(tokens, self._session.snapshot(), logits))
-        self._checkpoints = kept[-self._max_checkpoints :]
-
-
-def _is_prefix(head: Tokens, whole: Tokens) -> bool:
-    return len(head) <= len(whole) and bool(np.array_equal(head, whole[: len(head)]))
+    def _keep(self, kind: PointKind) -> None:
+        """Takes the live state as a checkpoint."""
+        snapshot = self._session.snapshot(with_cells=False)
+        checkpoint = Checkpoint(snapshot, kind, self._stamp, self._live.logits)
+        self._live.keep(checkpoint, self._keeping.max_checkpoints)
 
 
 def _shifted(on_progress: OnProgress | None, start: int, num_total: int) -> OnProgress | None:

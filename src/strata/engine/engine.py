@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from strata.engine.build import open_parts
-from strata.engine.conversation import Conversation
+from strata.engine.conversation_build import open_conversation
 from strata.engine.form_allow import FormAllow
 from strata.engine.generation import Generation, Request, Turn
 from strata.engine.picks import Allow, picks_of
@@ -46,8 +46,7 @@ class Engine:
     def __init__(self, parts: Parts, settings: Settings) -> None:
         self.settings = settings
         self._parts = parts
-        session = parts.model.new_session(parts.context_len)
-        self._turn = Turn(Conversation(session, max_checkpoints=settings.checkpoints))
+        self._turn = Turn(open_conversation(parts, settings))
         self._request_ids = itertools.count(1)
 
     @classmethod
@@ -105,6 +104,17 @@ class Engine:
         report = dict(self._parts.model.memory_report())
         report["checkpoints"] = self._turn.conversation.checkpoint_bytes
         return report
+
+    def conversation_report(self) -> Mapping[str, int]:
+        """How often conversations were continued, from where, and what is kept of them."""
+        return self._turn.conversation.report()
+
+    def settle(self) -> None:
+        """Hands the last conversation to ``Settings.conversation_dir``; for between requests.
+
+        Costs a copy of what is new in it; the writing is another thread's.
+        """
+        self._turn.settle()
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, as ``generate`` would read it."""
@@ -186,7 +196,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends the request under way and gives memory and threads back. May be called twice."""
-        self._turn.close(self._parts.close)
+        self._turn.close(self._free)
 
     def __enter__(self) -> Self:
         return self
@@ -217,6 +227,12 @@ class Engine:
             raise RequestError("a form and allowed tokens cannot both hold for one answer.")
         vocabulary = self._parts.text.mask_vocabulary
         return FormAllow(vocabulary.compile(form), vocabulary, num_prompt, form_after, allow)
+
+    def _free(self) -> None:
+        try:
+            self._turn.conversation.close()
+        finally:
+            self._parts.close()
 
     def _token_ids(self, prompt: Prompt) -> Tokens:
         if isinstance(prompt, str):

@@ -99,6 +99,15 @@ class Turn:
         self._current = None
         self._lock.release()
 
+    def settle(self) -> None:
+        """Lets the conversation be saved, unless a request is under way; then after that one."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._cause is None and not self._is_closed:
+                    self.conversation.settle()
+            finally:
+                self._lock.release()
+
     def stop(self, cause: BaseException) -> None:
         """Marks the engine dead because of ``cause``."""
         self._cause = cause

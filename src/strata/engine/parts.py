@@ -57,7 +57,8 @@ class Text(Protocol):
 class Parts:
     """A loaded model, its text side, and the decided size of a conversation.
 
-    ``device`` is what computes: "cpu" or "cuda".
+    ``device`` is what computes: "cpu" or "cuda". ``turn_id`` begins a message of a chat, where the
+    vocabulary has such a token. ``identity`` is what states on disk belong to; empty keeps none.
     """
 
     model: Model
@@ -66,3 +67,5 @@ class Parts:
     context_len: int
     close: Callable[[], None]
     device: str = "cpu"
+    turn_id: int | None = None
+    identity: str = ""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from strata.engine.session import (
+        Cells,
         Drafter,
         Logits,
         Model,
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
         Picker,
         Session,
         ShouldStop,
-        Snapshot,
         Tokens,
     )
     from strata.model_spec import ModelSpec
+    from strata.session_rules import Snapshot
 
 
 class TellingSession(Protocol):
@@ -54,6 +55,11 @@ class RecordingModel:
     def spec(self) -> ModelSpec:
         """Geometry of the model."""
         return self._model.spec
+
+    @property
+    def numerics(self) -> str:
+        """What the bits of a session's state depend on besides the weights."""
+        return self._model.numerics
 
     def new_session(self, capacity: int) -> Session:
         """An empty conversation that is recorded."""
@@ -132,13 +138,22 @@ class RecordedSession:
         self._session.commit(num_rows)
         self._recorder.keep(num_rows)
 
-    def snapshot(self) -> Snapshot:
-        """The exact state now."""
-        return self._session.snapshot()
+    @property
+    def cells(self) -> Cells:
+        """The cells of the session."""
+        return self._session.cells
 
-    def restore(self, snapshot: Any) -> None:
+    def snapshot(self, *, with_cells: bool = True) -> Snapshot:
+        """The exact state now."""
+        return self._session.snapshot(with_cells=with_cells)
+
+    def restore(self, snapshot: Snapshot) -> None:
         """Puts a state back; the next window's position tells of it."""
         self._session.restore(snapshot)
+
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot has this session's sizes."""
+        return self._session.fits(snapshot)
 
     def reset(self) -> None:
         """Back to position 0."""

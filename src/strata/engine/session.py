@@ -7,7 +7,7 @@ file; ``engine.build`` joins the two; the tests implement them with a fake of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from strata.engine.sampling_params import SamplingParams
     from strata.model_spec import ModelSpec
+    from strata.session_rules import Arrays, Snapshot
 
 Tokens = NDArray[np.int32]
 Logits = NDArray[np.float32]
@@ -25,16 +26,28 @@ ShouldStop = Callable[[], bool]
 MAX_WINDOW_ROWS = 8
 
 
-class Snapshot(Protocol):
-    """The exact state of a conversation at one position; opaque to the engine."""
+class Cells(Protocol):
+    """What each token leaves in a session once and for all: keys, values, pooled keys.
+
+    A cell is never changed by tokens after it. So the cells of a conversation can be copied out in
+    pieces, and pieces that lie in the session already need not be copied in again.
+    """
 
     @property
-    def position(self) -> int:
-        """Tokens committed when it was taken."""
+    def page_tokens(self) -> int:
+        """Pieces begin at multiples of this."""
 
-    @property
-    def num_bytes(self) -> int:
-        """Host memory it holds."""
+    def save(self, start: int, stop: int, /) -> Arrays:
+        """Host copies of the cells of tokens ``start`` to ``stop``, all of them committed.
+
+        Those of the newest 8 tokens may still be without their draft cells.
+        """
+
+    def load(self, start: int, stop: int, cells: Arrays, /) -> None:
+        """Puts them back. The session's position is not moved; ``restore`` does that."""
+
+    def fit(self, start: int, stop: int, cells: Arrays, /) -> bool:
+        """Whether arrays that came from elsewhere can be these cells, by sizes and types."""
 
 
 class Drafter(Protocol):
@@ -131,11 +144,21 @@ class Session(Protocol):
     def commit(self, num_rows: int) -> None:
         """Accepts the first ``num_rows`` rows of the last window, 0 <= num_rows <= rows."""
 
-    def snapshot(self) -> Snapshot:
-        """The exact state now; later calls do not change it. No window may be open."""
+    @property
+    def cells(self) -> Cells:
+        """The cells of this session."""
 
-    def restore(self, snapshot: Any, /) -> None:
-        """Puts back a state that ``snapshot`` of this session gave; it stays usable."""
+    def snapshot(self, *, with_cells: bool = True) -> Snapshot:
+        """The exact state now; later calls do not change it. No window may be open.
+
+        Without cells it can be restored where those of its tokens are in the session.
+        """
+
+    def restore(self, snapshot: Snapshot, /) -> None:
+        """Puts back a state that ``snapshot`` of a session of this model gave; it stays usable."""
+
+    def fits(self, snapshot: Snapshot, /) -> bool:
+        """Whether a snapshot without cells that came from elsewhere has this session's sizes."""
 
     def reset(self) -> None:
         """Back to position 0."""
@@ -147,6 +170,10 @@ class Model(Protocol):
     @property
     def spec(self) -> ModelSpec:
         """Geometry of the model."""
+
+    @property
+    def numerics(self) -> str:
+        """What the bits of a session's state depend on besides the weights: device, cells."""
 
     def new_session(self, capacity: int) -> Session:
         """An empty conversation that can hold ``capacity`` tokens."""

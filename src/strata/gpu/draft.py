@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from strata.gpu.buffers import WindowBuffers
     from strata.gpu.weights import DraftWeights
     from strata.model_spec import ModelSpec
+    from strata.session_rules import Arrays, Forms
 
     Tokens = NDArray[np.int32]
 
@@ -139,30 +140,33 @@ class GpuDrafter:
             ring[: len(rows) - before_end].copy_(rows[before_end:])
             self.commit(tokens[first : first + MAX_WINDOW_ROWS])
 
-    def save(self) -> tuple[Tensor, ...]:
-        """Host copies of true cells, waiting streams and their tokens."""
-        cells = (plane[:, : self._num_cells] for plane in self._planes())
-        parts = [*cells, self.ring[self._waiting_rows()]]
-        tokens = torch.tensor(self._tokens, dtype=torch.int32)
-        return (*(part.to("cpu", copy=True) for part in parts), tokens)
+    def save(self) -> Arrays:
+        """Host copies of the waiting streams and their tokens; cells are copied apart."""
+        streams = self.ring[self._waiting_rows()].cpu().numpy()
+        return streams, np.array(self._tokens, np.int32)
 
-    def load(self, saved: tuple[Tensor, ...]) -> None:
-        """Puts a saved state back."""
-        *cells, streams, tokens = saved
-        self._num_cells, self._num_waiting = cells[0].shape[1], len(streams)
+    def load(self, saved: Arrays, position: int) -> None:
+        """Puts them back, behind the cells of a session at ``position``."""
+        streams, tokens = saved
+        self._num_cells, self._num_waiting = position - len(streams), len(streams)
         self._tokens, self._proposed = tokens.tolist(), None
-        for plane, values in zip(self._planes(), cells, strict=True):
-            plane[:, : self._num_cells].copy_(values)
-        self.ring[self._waiting_rows()] = streams.to(self.ring.device)
+        self.ring[self._waiting_rows()] = torch.from_numpy(streams).to(self.ring.device)
+
+    def forms(self, saved: Arrays) -> Forms:
+        """Sizes and types that ``saved`` should have, by how many streams it says wait."""
+        num = min(len(saved[0]) if saved and saved[0].ndim else 0, MAX_WINDOW_ROWS)
+        streams = ((num, self.ring.shape[1]), np.dtype(np.float32))
+        return [streams, ((max(num - 1, 0),), np.dtype(np.int32))]
+
+    def cells(self, start: int, stop: int) -> list[Tensor]:
+        """Views of the cells of some positions; the newest may not be made yet."""
+        names = ("keys", "values", "key_scales", "value_scales")
+        return [self._tensors[name][:, start:stop] for name in names if name in self._tensors]
 
     def reset(self) -> None:
         """Before the first token."""
         self._num_cells, self._num_waiting, self._tokens = 0, 0, []
         self._proposed = None
-
-    def _planes(self) -> list[Tensor]:
-        names = ("keys", "values", "key_scales", "value_scales")
-        return [self._tensors[name] for name in names if name in self._tensors]
 
     def _waiting_rows(self) -> Tensor:
         """Places of the waiting streams in the ring."""

@@ -16,15 +16,17 @@ from strata.gpu.buffers import input_views, make_buffers
 from strata.gpu.draft import GpuDrafter
 from strata.gpu.graphs import WindowRunner
 from strata.gpu.memory_plan import buffer_shapes
+from strata.gpu.newest_tokens import NewestTokens
 from strata.gpu.prompt_layout import CUT_TOKENS, pieces_of, prompt_shapes
 from strata.gpu.prompt_reader import PromptReader
 from strata.gpu.sampler import GpuPicker, Sampler
-from strata.gpu.state import SessionState, Snapshot
+from strata.gpu.state import GpuCells, SessionState
 from strata.gpu.window import Window, WindowShape
-from strata.reference.ngram_memory import ngram_rows
 from strata.session_rules import (
+    Snapshot,
     broken_state,
     checked_tokens,
+    have_forms,
     not_finite,
     refuse_wide_window,
     too_long,
@@ -80,6 +82,7 @@ class GpuSession:
             if draft is None
             else GpuDrafter(spec, draft, self._buffers, capacity, model.kv_format)
         )
+        self.cells = GpuCells(spec, self._state, self._drafter)
         ring = None if self._drafter is None else self._drafter.ring
         window = Window(spec, model.weights, self._state, self._buffers, capacity, sampler, ring)
         self._runner = WindowRunner(window, self._buffers, spec)
@@ -92,7 +95,7 @@ class GpuSession:
         self._host_position, self._host_pending = views[0].numpy(), views[1].numpy()
         self._host_rows: Floats = views[2].numpy()
         self._host_logits: Floats = self._buffers.host_logits.numpy()
-        self._tokens = self._no_tokens()  # newest ones, for the n-gram memory
+        self._newest = NewestTokens(spec.ngram)
 
     @property
     def position(self) -> int:
@@ -194,15 +197,16 @@ class GpuSession:
             self._commit(window[:num_rows])
             self._window = None
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, *, with_cells: bool = True) -> Snapshot:
         """The exact state now; later calls do not change it. No window may be open."""
         self._refuse_broken()
         if self._window is not None:
             raise ValueError("a window is open; commit it first")
         self._step_pending()
-        layers, ple = self._state.save(self._position)
         draft = () if self._drafter is None else self._drafter.save()
-        return Snapshot(self._position, layers, ple, self._tokens.copy(), draft)
+        running = (*self._state.save(self._position), self._newest.ids.copy(), *draft)
+        cells = self.cells.save(0, self._position) if with_cells else ()
+        return Snapshot(self._position, running, cells)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Puts that state back. The snapshot stays usable, in any session of the same model.
@@ -210,16 +214,27 @@ class GpuSession:
         Raises:
             ContextTooLong: the snapshot holds more tokens than this session can.
         """
-        if snapshot.position > self._capacity:
-            raise too_long(snapshot.position, self._capacity)
+        position, running = snapshot.position, snapshot.running
+        if position > self._capacity:
+            raise too_long(position, self._capacity)
         with self._changing():
-            self._state.load(snapshot)
+            if snapshot.cells:
+                self.cells.load(0, position, snapshot.cells)
             if self._drafter is not None:
-                self._drafter.load(snapshot.draft)
-            self._tokens = snapshot.tokens.copy()
-            self._position = snapshot.position
+                self._drafter.load(running[-2:], position)
+                running = running[:-2]
+            self._state.load(running[:-1], position)
+            self._newest.ids = running[-1].copy()
+            self._position = position
             self._num_pending = 0
             self._window = None
+
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot from elsewhere, its cells apart, has the sizes of this session's."""
+        draft = () if self._drafter is None else self._drafter.forms(snapshot.running[-2:])
+        tokens = (self._newest.ids.shape, self._newest.ids.dtype)
+        forms = [*self._state.forms(snapshot.position), tokens, *draft]
+        return snapshot.position <= self._capacity and have_forms(snapshot.running, forms)
 
     def reset(self) -> None:
         """Back to position 0."""
@@ -227,7 +242,7 @@ class GpuSession:
             self._state.reset()
             if self._drafter is not None:
                 self._drafter.reset()
-            self._tokens = self._no_tokens()
+            self._newest.reset()
             self._position = 0
             self._num_pending = 0
             self._window = None
@@ -264,10 +279,10 @@ class GpuSession:
         following = rest[: min(self._chunk, len(rest) // CUT_TOKENS * CUT_TOKENS)]
         if not self._flights:
             self._step_pending()
-            reader.gather(chunk, self._ngram_rows(chunk))
+            reader.gather(chunk, self._newest.rows(chunk))
             self._launch_chunk(chunk, reader.ready(), self._position)
         if len(following):
-            reader.gather(following, self._ngram_rows(following, after=chunk))
+            reader.gather(following, self._newest.rows(following, after=chunk))
             reader.approach(self._flights[0])
             is_stopped = should_stop is not None and should_stop()
             if not is_stopped:
@@ -356,7 +371,7 @@ class GpuSession:
 
     def _advance(self, tokens: Tokens) -> None:
         self._position += len(tokens)
-        self._tokens = np.concatenate([self._tokens, tokens])[len(tokens) :]
+        self._newest.push(tokens)
 
     def _logits(self, num_rows: int) -> Floats:
         logits = self._host_logits[:num_rows].copy()
@@ -366,23 +381,8 @@ class GpuSession:
 
     def _request_ngrams(self, tokens: Tokens) -> RowRequest | None:
         """Starts reading the n-gram rows of ``tokens``."""
-        table, rows = self._model.ngram_table, self._ngram_rows(tokens)
+        table, rows = self._model.ngram_table, self._newest.rows(tokens)
         return None if table is None or rows is None else table.request(rows)
-
-    def _ngram_rows(self, tokens: Tokens, after: Tokens | None = None) -> NDArray[np.int64] | None:
-        """Rows [N, heads] of the n-gram table for ``tokens``, which follow ``after``."""
-        if self._spec.ngram is None:
-            return None
-        history = self._tokens
-        if after is not None:
-            history = np.concatenate([history, after])[len(after) :]
-        return ngram_rows(self._spec.ngram, tokens.astype(np.int64), history)
-
-    def _no_tokens(self) -> NDArray[np.int64]:
-        ngram = self._spec.ngram
-        if ngram is None:
-            return np.zeros(0, np.int64)
-        return np.full(ngram.ngram_size - 1, ngram.eos_id, np.int64)
 
     def _checked(self, tokens: Tokens) -> Tokens:
         self._refuse_broken()

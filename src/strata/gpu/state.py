@@ -8,8 +8,9 @@ runs behind: kept rows wait in a ring and are stepped in by the next window (``n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from strata.gpu.arena import Arena
@@ -18,13 +19,15 @@ from strata.gpu.kernels.qsa_append import Cells, IndexKeys
 from strata.gpu.session_layout import INDEX_GROUP, state_shapes
 from strata.gpu.shapes import total_bytes
 from strata.model_spec import LayerKind
+from strata.session_rules import have_forms, page_tokens
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from strata.gpu.draft import GpuDrafter
     from strata.model_spec import ModelSpec
+    from strata.session_rules import Arrays, Forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +36,6 @@ class QsaMemory:
 
     cells: Cells
     index: IndexKeys
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A conversation's exact state, in host memory.
-
-    Attributes:
-        position: tokens committed.
-        layers: one tuple of tensors for each layer.
-        ple: newest inputs of the n-gram memory's convolution, if there is one.
-        tokens: newest token ids of the n-gram memory.
-        draft: what the draft layer keeps, if there is one.
-    """
-
-    position: int
-    layers: tuple[tuple[Tensor, ...], ...]
-    ple: tuple[Tensor, ...]
-    tokens: NDArray[np.int64]
-    draft: tuple[Tensor, ...] = ()
-
-    @property
-    def num_bytes(self) -> int:
-        """Host memory it holds."""
-        return self.tokens.nbytes + sum(
-            part.nbytes for parts in (*self.layers, self.ple, self.draft) for part in parts
-        )
 
 
 class SessionState:
@@ -102,40 +79,76 @@ class SessionState:
             if isinstance(layer, GdnMemory):
                 layer.memory.zero_()
 
-    def save(self, position: int) -> tuple[tuple[tuple[Tensor, ...], ...], tuple[Tensor, ...]]:
-        """Host copies of what ``position`` tokens left, none of them pending."""
-        layers = tuple(
-            tuple(_to_host(part) for part in self._parts(layer, position)) for layer in self.layers
-        )
-        return layers, tuple(_to_host(part) for part in self._ple_parts(position))
+    def save(self, position: int) -> Arrays:
+        """Host copies of what ``position`` tokens left besides cells, none of them pending."""
+        return tuple(_to_host(part.values()) for part in self._running(position))
 
-    def load(self, snapshot: Snapshot) -> None:
-        """Puts a saved state back."""
-        position = snapshot.position
-        for layer, saved in zip(self.layers, snapshot.layers, strict=True):
-            for part, values in zip(self._parts(layer, position), saved, strict=True):
-                part.copy_from(values)
-        for part, values in zip(self._ple_parts(position), snapshot.ple, strict=True):
+    def load(self, saved: Arrays, position: int) -> None:
+        """Puts them back."""
+        for part, values in zip(self._running(position), saved, strict=True):
             part.copy_from(values)
 
-    def _parts(self, layer: GdnMemory | QsaMemory, position: int) -> list[_Part]:
-        spec = self._spec
-        if isinstance(layer, GdnMemory):
-            history = spec.gdn_conv_kernel - 1
-            return [_Part(layer.memory), _ring_part(layer.ring, position, history)]
-        cells, block = layer.cells, spec.index_block
-        planes = (cells.keys, cells.values, cells.key_scales, cells.value_scales)
-        groups = -(-(position // block) // INDEX_GROUP)
-        return [
-            *(_Part(plane[:, :position]) for plane in planes if plane is not None),
-            _ring_part(layer.index.ring, position, position % block),
-            _Part(layer.index.pooled[:groups]),
-        ]
+    def forms(self, position: int) -> Forms:
+        """Sizes and types of what ``save`` gives."""
+        return [_form(part.values()) for part in self._running(position)]
 
-    def _ple_parts(self, position: int) -> list[_Part]:
-        if self.ple_ring is None or self._spec.ngram is None:
-            return []
-        return [_ring_part(self.ple_ring, position, self._spec.ngram.conv_history)]
+    def cells(self, start: int, stop: int) -> list[Tensor]:
+        """Views of what the tokens from ``start`` to ``stop`` left once and for all."""
+        block = self._spec.index_block
+        groups = slice(start // (block * INDEX_GROUP), -(-(stop // block) // INDEX_GROUP))
+        views: list[Tensor] = []
+        for layer in self.layers:
+            if isinstance(layer, QsaMemory):
+                cells = layer.cells
+                planes = (cells.keys, cells.values, cells.key_scales, cells.value_scales)
+                views += [plane[:, start:stop] for plane in planes if plane is not None]
+                views.append(layer.index.pooled[groups])
+        return views
+
+    def _running(self, position: int) -> list[_Part]:
+        spec, parts = self._spec, list[_Part]()
+        for layer in self.layers:
+            if isinstance(layer, GdnMemory):
+                history = spec.gdn_conv_kernel - 1
+                parts += [_Part(layer.memory), _ring_part(layer.ring, position, history)]
+            else:
+                block = spec.index_block
+                parts.append(_ring_part(layer.index.ring, position, position % block))
+        if self.ple_ring is not None and spec.ngram is not None:
+            parts.append(_ring_part(self.ple_ring, position, spec.ngram.conv_history))
+        return parts
+
+
+class GpuCells:
+    """What each token leaves once and for all, of all layers: copied to the host and back by token.
+
+    Args:
+        spec: geometry.
+        state: of the layers.
+        drafter: whose cells are kept with them, if there is one.
+    """
+
+    def __init__(self, spec: ModelSpec, state: SessionState, drafter: GpuDrafter | None) -> None:
+        self._state = state
+        self._drafter = drafter
+        self.page_tokens = page_tokens(spec.index_block * INDEX_GROUP)
+
+    def save(self, start: int, stop: int) -> Arrays:
+        """Host copies of what the tokens from ``start``, a multiple of a page, to ``stop`` left."""
+        return tuple(_to_host(view) for view in self._views(start, stop))
+
+    def load(self, start: int, stop: int, cells: Arrays) -> None:
+        """Puts them back."""
+        for view, values in zip(self._views(start, stop), cells, strict=True):
+            view.copy_(torch.from_numpy(values))
+
+    def fit(self, start: int, stop: int, cells: Arrays) -> bool:
+        """Whether these can be cells of those tokens, by their sizes and types."""
+        return have_forms(cells, [_form(view) for view in self._views(start, stop)])
+
+    def _views(self, start: int, stop: int) -> list[Tensor]:
+        views = self._state.cells(start, stop)
+        return views if self._drafter is None else [*views, *self._drafter.cells(start, stop)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +161,8 @@ class _Part:
     def values(self) -> Tensor:
         return self.memory if self.rows is None else self.memory[self.rows]
 
-    def copy_from(self, values: Tensor) -> None:
+    def copy_from(self, saved: NDArray[Any]) -> None:
+        values = torch.from_numpy(saved)
         if self.rows is None:
             self.memory.copy_(values)
         else:
@@ -161,6 +175,10 @@ def _ring_part(ring: Tensor, position: int, history: int) -> _Part:
     return _Part(ring, places % len(ring))
 
 
-def _to_host(part: _Part) -> Tensor:
-    values = part.values()
-    return values.clone() if values.device.type == "cpu" else values.cpu()
+def _to_host(values: Tensor) -> NDArray[Any]:
+    copied: NDArray[Any] = values.to("cpu", copy=True).contiguous().numpy()
+    return copied
+
+
+def _form(values: Tensor) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    return tuple(values.shape), np.dtype(str(values.dtype).removeprefix("torch."))

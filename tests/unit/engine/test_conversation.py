@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.fakes import FakeSession
 
 from strata.engine.conversation import Conversation
+from strata.engine.conversation_points import Keeping
 
 CUT = 8
 
@@ -36,7 +37,7 @@ def answer(conversation: Conversation, first: int, num_tokens: int) -> list[int]
 
 def test_second_turn_reuses_the_prompt_up_to_its_last_cut():
     session = FakeSession(50, 400, CUT)
-    conversation = Conversation(session, max_checkpoints=2)
+    conversation = Conversation(session, Keeping(2))
     prompt = np.arange(20, dtype=np.int32)
     assert conversation.resume(prompt) == 0
     conversation.read(prompt)
@@ -51,7 +52,7 @@ def test_second_turn_reuses_the_prompt_up_to_its_last_cut():
 
 def test_decoded_tokens_are_never_reused_as_prompt():
     session = FakeSession(50, 400, CUT)
-    conversation = Conversation(session, max_checkpoints=2)
+    conversation = Conversation(session, Keeping(2))
     prompt = np.arange(5, dtype=np.int32)
     conversation.read(prompt)
     reply = answer(conversation, 30, 3)  # the live end now lies on a cut, at 8
@@ -62,7 +63,7 @@ def test_decoded_tokens_are_never_reused_as_prompt():
 
 def test_a_prompt_that_ends_on_a_cut_is_not_read_twice():
     session = FakeSession(50, 400, CUT)
-    conversation = Conversation(session, max_checkpoints=2)
+    conversation = Conversation(session, Keeping(2))
     prompt = np.arange(16, dtype=np.int32)
     conversation.read(prompt)
     answer(conversation, 30, 3)
@@ -75,7 +76,7 @@ def test_a_prompt_that_ends_on_a_cut_is_not_read_twice():
 
 def test_where_it_does_not_matter_how_tokens_were_read_the_live_end_is_used():
     session = FakeSession(50, 400, cut_tokens=1)
-    conversation = Conversation(session, max_checkpoints=2)
+    conversation = Conversation(session, Keeping(2))
     prompt = np.arange(21, dtype=np.int32)
     conversation.read(prompt)
     reply = answer(conversation, 30, 5)
@@ -91,17 +92,18 @@ def test_where_it_does_not_matter_how_tokens_were_read_the_live_end_is_used():
 
 @pytest.mark.parametrize("max_checkpoints", [0, 1, 3])
 def test_number_of_checkpoints_is_bounded(max_checkpoints: int):
-    conversation = Conversation(FakeSession(50, 400, CUT), max_checkpoints=max_checkpoints)
-    for first in range(6):
-        prompt = np.full(20, first, dtype=np.int32)
+    conversation = Conversation(FakeSession(50, 400, CUT), Keeping(max_checkpoints))
+    for length in range(10, 80, 10):  # each prompt goes on from the one before it
+        prompt = np.arange(length, dtype=np.int32) % 50
         conversation.resume(prompt)
         conversation.read(prompt)
-    assert conversation.checkpoint_bytes == 64 * max_checkpoints
+    one = FakeSession(50, 400, CUT).snapshot(with_cells=False).num_bytes + 4 * 50  # and logits
+    assert conversation.checkpoint_bytes == one * max_checkpoints
 
 
 def test_stopped_reading_keeps_what_was_read():
     session = FakeSession(50, 400, CUT)
-    conversation = Conversation(session, max_checkpoints=2)
+    conversation = Conversation(session, Keeping(2))
     prompt = np.arange(40, dtype=np.int32)
     seen: list[tuple[int, int]] = []
     stopped = conversation.read(
@@ -116,7 +118,7 @@ def test_stopped_reading_keeps_what_was_read():
 
 
 def test_progress_counts_reused_tokens():
-    conversation = Conversation(FakeSession(50, 400, CUT), max_checkpoints=2)
+    conversation = Conversation(FakeSession(50, 400, CUT), Keeping(2))
     prompt = np.arange(20, dtype=np.int32)
     conversation.read(prompt)
     longer = np.arange(30, dtype=np.int32)
@@ -144,7 +146,7 @@ def test_any_turns_give_the_logits_of_a_fresh_read(
     turns: list[tuple[int, list[int], int]], max_checkpoints: int, cut_tokens: int
 ):
     session = FakeSession(50, 4000, cut_tokens)
-    conversation = Conversation(session, max_checkpoints=max_checkpoints)
+    conversation = Conversation(session, Keeping(max_checkpoints))
     said: list[int] = []
     for num_kept, new, num_decoded in turns:
         prompt = np.array(said[:num_kept] + new, dtype=np.int32)
