@@ -1,0 +1,159 @@
+// The page's start: views, colours, keys, and how the engine is doing.
+
+import { drawAbout, shortcutList } from "/page/about.js";
+import { getJson, health, onKeyWanted } from "/page/api.js";
+import { factsChanged, newChat, startChat, stop } from "/page/chat.js";
+import { byId, el, icon, openDialog, toast } from "/page/dom.js";
+import { bytes } from "/page/format.js";
+import { askForKey } from "/page/key_dialog.js";
+import { hideMonitor, showMonitor } from "/page/monitor.js";
+
+const VIEWS = ["chat", "monitor", "about"];
+const THEME = "strata.theme";
+const DEMO_SUGGESTIONS = ["What is 27 + 48?", "Tell me a short story about a fox.", "Write this as JSON: a red apple that costs 3 coins.", "Mia has 5 pens and buys 7 more. How many has she?"];
+const SUGGESTIONS = ["Explain how a mixture-of-experts model works, in five sentences.", "Write a Python function that merges overlapping intervals, with tests.", "What should I ask before I buy a used bicycle?", "Make a table of the rock types with one example each."];
+
+const facts = { model: "", hasThinking: false, contextLen: null, suggestions: [] };
+let about = null;
+let engineState = "";
+
+function showView() {
+  const wanted = location.hash.slice(1);
+  const name = VIEWS.includes(wanted) ? wanted : "chat";
+  for (const view of VIEWS) byId(`view-${view}`).hidden = view !== name;
+  for (const link of document.querySelectorAll(".tabs a")) {
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = name === "chat" ? "Strata" : `${name[0].toUpperCase()}${name.slice(1)} · Strata`;
+  if (name === "monitor") showMonitor();
+  else hideMonitor();
+  if (name === "about" && about === null) loadFacts();
+  closeMenu();
+}
+
+/** Facts of the model, which need the key; asked for again until they come. */
+async function loadFacts() {
+  try {
+    about = await getJson("/v1/about");
+  } catch (error) {
+    byId("about").replaceChildren(el("p", { class: "nothing", text: error.message }),
+      el("button", { type: "button", class: "button", text: "Try again", onclick: loadFacts }));
+    return;
+  }
+  facts.model = about.model.id;
+  facts.hasThinking = about.model.has_thinking;
+  facts.contextLen = about.context_len;
+  facts.suggestions = about.model.id === "strata-demo" ? DEMO_SUGGESTIONS : SUGGESTIONS;
+  byId("engine-model").textContent = facts.model;
+  drawAbout(about, () => {
+    newChat();
+    toast("All conversations are deleted.");
+  });
+  factsChanged();
+}
+
+/** Looks whether the engine is ready; more often while it is not. */
+async function watchEngine() {
+  if (!document.hidden) {
+    const told = await health();
+    drawEngine(told);
+    if (told.state === "ready" && (about === null || about.context_len === null) && engineState !== "ready") await loadFacts();
+    engineState = told.state;
+  }
+  setTimeout(watchEngine, engineState === "ready" ? 5000 : 1000);
+}
+
+function drawEngine({ state, done, total }) {
+  const words = { ready: "ready", loading: "loading", failed: "could not load", closed: "shutting down", offline: "not reachable" };
+  const progress = state === "loading" && total ? ` ${Math.floor((100 * done) / total)} % of ${bytes(total)}` : "";
+  byId("engine-state").textContent = (words[state] ?? state) + progress;
+  byId("engine-dot").className = `dot is-${state}`;
+}
+
+function setUpTheme() {
+  const root = document.documentElement;
+  const button = byId("theme");
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const draw = () => button.replaceChildren(icon(isDark() ? "light" : "dark"));
+  const stored = localStorage.getItem(THEME);
+  if (stored === "dark" || stored === "light") root.dataset.theme = stored;
+  button.addEventListener("click", () => {
+    const next = isDark() ? "light" : "dark";
+    root.dataset.theme = next;
+    localStorage.setItem(THEME, next);
+    draw();
+  });
+  system.addEventListener("change", draw);
+  draw();
+}
+
+function openMenu() {
+  byId("sidebar").classList.add("is-open");
+  byId("scrim").hidden = false;
+  byId("close-menu").focus();
+}
+
+function closeMenu() {
+  byId("sidebar").classList.remove("is-open");
+  byId("scrim").hidden = true;
+}
+
+function setUpMenu() {
+  for (const button of document.querySelectorAll("[data-menu]")) {
+    button.append(icon("menu"));
+    button.addEventListener("click", openMenu);
+  }
+  byId("close-menu").append(icon("close"));
+  byId("close-menu").addEventListener("click", closeMenu);
+  byId("scrim").addEventListener("click", closeMenu);
+  // A conversation that was chosen is shown, not the list.
+  byId("past").addEventListener("click", (event) => {
+    if (event.target.closest(".conversation, #new-chat")) closeMenu();
+  });
+  for (const link of document.querySelectorAll(".tabs a")) link.prepend(icon(link.dataset.view));
+}
+
+function showShortcuts() {
+  const dialog = byId("shortcuts");
+  dialog.replaceChildren(el("h2", { id: "shortcuts-title", text: "Keys" }), shortcutList(),
+    el("div", { class: "row end" }, el("button", { type: "button", class: "button", text: "Close", onclick: () => dialog.close() })));
+  openDialog(dialog);
+}
+
+function onKey(event) {
+  const isTyping = event.target.closest?.("input, textarea, select") !== null;
+  const isWithControl = event.ctrlKey || event.metaKey;
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+    if (byId("sidebar").classList.contains("is-open")) closeMenu();
+    else stop();
+  } else if (isWithControl && event.shiftKey && event.key.toLowerCase() === "o") {
+    event.preventDefault();
+    newChat();
+  } else if (isWithControl && event.key === ",") {
+    event.preventDefault();
+    location.hash = "#chat";
+    byId("open-settings").click();
+  } else if (!isTyping && !isWithControl && event.key === "/") {
+    event.preventDefault();
+    location.hash = "#chat";
+    byId("prompt").focus();
+  } else if (!isTyping && event.key === "?") {
+    showShortcuts();
+  }
+}
+
+async function start() {
+  setUpTheme();
+  setUpMenu();
+  onKeyWanted(askForKey);
+  await startChat(facts);
+  addEventListener("hashchange", showView);
+  addEventListener("keydown", onKey);
+  showView();
+  watchEngine();
+  if (matchMedia("(pointer: fine)").matches) byId("prompt").focus();
+}
+
+start();
