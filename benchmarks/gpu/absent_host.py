@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.cpu.build import open_context
-from strata.cpu.expert_arena import panel_bits
+from strata.cpu.expert_serving import panel_bits
 from strata.formats.block_formats import FORMATS
 from strata.gpu.model_layout import model_layout
 from strata.tiers.hand_off import SERVED, ExpertMemory

@@ -11,7 +11,7 @@ import itertools
 from compiled import compile_kernel, describe
 
 from strata.cpu.build import open_context
-from strata.cpu.expert_arena import panel_bits
+from strata.cpu.expert_serving import panel_bits
 from strata.gpu.kernels import fetch, hand_off
 from strata.gpu.repack import make_repack
 from strata.tiers.hand_off import MailboxLayout

@@ -91,7 +91,7 @@ class ExpertHost(Protocol):
         """Takes the experts of a layer from a file."""
 
     def permutation(self, format_name: str) -> NDArray[np.int64]:
-        """Where bits of sixteen stored rows lie in a panel; ``expert_arena.panel_bits``."""
+        """Where bits of sixteen stored rows lie in a panel; ``expert_serving.panel_bits``."""
 
     def open(self, address: int, layout: MailboxLayout, owner: object) -> None:
         """Begins to answer requests in a mailbox at this address, in memory of ``owner``."""

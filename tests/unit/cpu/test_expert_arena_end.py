@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from strata import _native
-from strata.cpu import expert_arena
-from strata.cpu.expert_arena import ExpertArena, panel_bits
+from strata.cpu import expert_serving
+from strata.cpu.expert_arena import ExpertArena
+from strata.cpu.expert_serving import panel_bits
 from strata.errors import DeviceError
 
 
@@ -37,7 +38,7 @@ def opened(server: Server) -> ExpertArena:
 
 def test_a_thread_that_does_not_end_is_told_and_kept(monkeypatch) -> None:
     stuck: list[Server] = []
-    monkeypatch.setattr(expert_arena, "_stuck", stuck)
+    monkeypatch.setattr(expert_serving, "_stuck", stuck)
     server = Server(is_stuck=True)
     arena = opened(server)
     with pytest.raises(DeviceError, match="did not end within 10 s"):
@@ -50,7 +51,7 @@ def test_a_thread_that_does_not_end_is_told_and_kept(monkeypatch) -> None:
 
 def test_a_thread_that_ends_is_let_go(monkeypatch) -> None:
     stuck: list[Server] = []
-    monkeypatch.setattr(expert_arena, "_stuck", stuck)
+    monkeypatch.setattr(expert_serving, "_stuck", stuck)
     server = Server(is_stuck=False)
     opened(server).close()
     assert (server.num_asked, stuck) == (1, [])
@@ -77,11 +78,12 @@ def test_measuring_who_does_not_answer_is_an_error(monkeypatch) -> None:
         def read_counts(self, out) -> None:
             out[:] = 1
 
-    monkeypatch.setattr(expert_arena, "_native", SimpleNamespace(ExpertServer=Silent))
-    monkeypatch.setattr(expert_arena, "_STOP_SECONDS", 0.01)
+    monkeypatch.setattr(expert_serving, "_native", SimpleNamespace(ExpertServer=Silent))
+    monkeypatch.setattr(expert_serving, "_STOP_SECONDS", 0.01)
     arena = object.__new__(ExpertArena)
     arena._spec = SimpleNamespace(top_k=2, hidden_size=32, num_experts=4)
-    arena._ctx = arena._memory = arena._scales = None
+    arena._ctx = arena._source = None
+    arena._owners = ()
     arena._layers = [None]
     with pytest.raises(DeviceError, match="gave no answer"):
         arena.measured()

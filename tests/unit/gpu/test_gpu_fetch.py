@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from strata import _native  # noqa: E402
-from strata.cpu.expert_arena import panel_bits  # noqa: E402
+from strata.cpu.expert_serving import panel_bits  # noqa: E402
 from strata.formats.block_formats import FORMATS  # noqa: E402
 from strata.gpu.expert_slots import BlobLayout, empty_slots  # noqa: E402
 from strata.gpu.kernels.fetch import Jobs, copy_from_host, repack  # noqa: E402
