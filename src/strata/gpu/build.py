@@ -10,7 +10,7 @@ import triton  # noqa: F401 - a missing one is told here, before anything is rea
 
 from strata import telemetry
 from strata.errors import DeviceError, SettingsError
-from strata.gpu.expert_cache import CacheOptions
+from strata.gpu.cache_options import CacheOptions
 from strata.gpu.memory_plan import (
     Wishes,
     check_plan,
@@ -129,18 +129,16 @@ def _plan_with_cache(
 
 
 def _cache_options(index: TensorIndex, spec: ModelSpec, settings: Settings) -> CacheOptions:
-    ranking = None
+    profile = None
     if settings.expert_profile is not None:
         name = str(index.metadata.get("general.name", ""))
-        ranking = read_profile(
-            settings.expert_profile, spec.num_layers, spec.num_experts, name
-        ).keys
+        profile = read_profile(settings.expert_profile, spec.num_layers, spec.num_experts, name)
     return CacheOptions(
         policy=settings.expert_policy,
         policy_options=PolicyOptions(max_admissions=_ADMISSIONS),
         staged_share=settings.pcie_frac,
         num_stages=NUM_STAGES,
-        ranking=ranking,
+        profile=profile,
         has_full_check=settings.verify_slots,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from strata.gpu.kernels.fetch import Jobs, copy_from_host, repack
+from strata.tiers.rates import Average
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,14 @@ class ExpertMover:
         self._is_card = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._is_card else None  # type: ignore[no-untyped-call]
         self._moves: list[Move] = []
+        self._marks = _marks() if self._is_card else None
+        self._rate = Average()
         self.num_bytes = 0
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Of late, copies and re-laying together; None before the first."""
+        return self._rate.value
 
     @property
     def is_busy(self) -> bool:
@@ -70,8 +78,12 @@ class ExpertMover:
         else:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
+                if self._marks is not None:
+                    self._marks[0].record()
                 self._move_all(moves, self._stream.cuda_stream)
-        self.num_bytes += sum(self._layers[move.layer].home.blob_bytes for move in moves)
+                if self._marks is not None:
+                    self._marks[1].record()
+        self.num_bytes += self._bytes_of(moves)
         self._moves = list(moves)
 
     def landed(self, *, is_waiting: bool = False) -> list[Move]:
@@ -82,7 +94,14 @@ class ExpertMover:
             elif not self._stream.query():
                 return []
         moves, self._moves = self._moves, []
+        if self._marks is not None and moves:
+            begun, ended = self._marks
+            seconds = begun.elapsed_time(ended) / 1e3
+            self._rate.add(np.array([self._bytes_of(moves) / max(1e-6, seconds)]))
         return moves
+
+    def _bytes_of(self, moves: Sequence[Move]) -> int:
+        return sum(self._layers[move.layer].home.blob_bytes for move in moves)
 
     def _move_all(self, moves: Sequence[Move], stream: int) -> None:
         groups: dict[tuple[object, ...], list[Move]] = {}
@@ -124,3 +143,8 @@ class ExpertMover:
         if self._is_card:
             table = table.pin_memory().to(self._device, non_blocking=True)
         return Jobs(*table)
+
+
+def _marks() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    return begun, ended

@@ -30,7 +30,7 @@ class WindowRunner:
         self._window = window
         self._buffers = buffers
         self._spec = spec
-        self._graphs: dict[WindowShape, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[WindowShape, object], torch.cuda.CUDAGraph] = {}
         self._is_card = buffers.rows.is_cuda
 
     def run(self, shape: WindowShape, meanwhile: Callable[[], None]) -> None:
@@ -51,14 +51,12 @@ class WindowRunner:
         if not self._is_card:
             self._launch(shape)
             return
-        if shape not in self._graphs:
-            self._graphs[shape] = self._capture(shape)
-        self._graphs[shape].replay()
+        self._graph(shape).replay()
 
     def prepare(self, shape: WindowShape) -> None:
         """Captures a graph ahead of its first use; rows behind the position are overwritten."""
-        if self._is_card and shape not in self._graphs:
-            self._graphs[shape] = self._capture(shape)
+        if self._is_card:
+            self._graph(shape)
 
     def step_pending(self) -> None:
         """Takes pending rows into the recurrent memories; the header in ``host_inputs`` counts."""
@@ -66,6 +64,12 @@ class WindowRunner:
         self._window.step_pending()
         if self._is_card:
             torch.cuda.current_stream().synchronize()
+
+    def _graph(self, shape: WindowShape) -> torch.cuda.CUDAGraph:
+        key = shape, self._window.variant
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(shape)
+        return self._graphs[key]
 
     def _launch(self, shape: WindowShape) -> None:
         buffers, size = self._buffers, input_bytes(self._spec, shape.num_rows)

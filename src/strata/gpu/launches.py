@@ -110,8 +110,9 @@ class Launches:
         )
         codes = self._codes(x, n)
         rows, shared_rows = buffers.experts, buffers.shared
-        if weights.tier is not None:
-            weights.tier.post(ids, codes)
+        tier = weights.way
+        if tier is not None:
+            tier.post(ids, codes)
         if is_fusible(weights.experts) and is_fusible(weights.shared):
             both = (weights.experts, weights.shared)
             gate_up_codes(*both, codes, ids, rows, shared_rows, bad)
@@ -119,8 +120,8 @@ class Launches:
         else:
             self._experts(weights.experts, codes, ids, rows, bad)
             self._experts(weights.shared, codes, self._rows("shared_ids", n), shared_rows, bad)
-        if weights.tier is not None:
-            weights.tier.finish(ids, codes, rows, bad)
+        if tier is not None:
+            tier.finish(ids, codes, rows, bad)
         outputs = buffers.experts.y[: n * spec.top_k].view(n, spec.top_k, spec.hidden_size)
         return ExpertOutputs(outputs, topk_weights, buffers.shared.y[:n], shared_weight)
 

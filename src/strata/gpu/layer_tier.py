@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from strata.gpu.kernels.experts import ExpertRows
     from strata.gpu.kernels.hand_off import HandOff
     from strata.gpu.kernels.quantize import Codes
+    from strata.gpu.prompt_notes import PromptNotes
     from strata.gpu.repack import Repack
     from strata.tiers.hand_off import ExpertMemory
 
@@ -63,6 +64,8 @@ class LayerTier:
         reachable: [E], their addresses; 0 for those the card cannot read.
         factors: [E, 3] float32 on the card.
         has_staging: whether windows copy some of their misses.
+        is_needed: whether an expert may be in no slot.
+        notes: where prompts leave what they asked for, or None.
     """
 
     def __init__(
@@ -77,6 +80,8 @@ class LayerTier:
     ) -> None:
         self.slots, self.tables, self.home = slots, tables, home
         self.has_staging = False
+        self.is_needed = True
+        self.notes: PromptNotes | None = None
         device = slots.slot_of.device
         self._number, self._hand_off = number, hand_off
         self._memory, self._raw = memory, staging.raw
@@ -118,7 +123,12 @@ class LayerTier:
             experts.gate_up(self.staged, codes, ids, rows)
             experts.gate(self.staged, ids, rows, bad)
             experts.down(self.staged, ids, rows)
-        wait(self._hand_off, rows.y, ids.numel(), bad)
+        wait(self._hand_off, rows.y, ids.numel(), bad, layer=self._number)
+
+    def note(self, ids: Tensor, counts: Tensor) -> None:
+        """A prompt's chunk wants ids [T, K] of this layer, so many rows each expert [E]."""
+        if self.notes is not None:
+            self.notes.add(self._number, ids, counts)
 
     def stream(self, first: int, count: int, counts: Tensor) -> ExpertSlots:
         """Brings experts ``first`` and on to staging slots, those in no slot that rows want.

@@ -9,7 +9,8 @@ import torch
 
 from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import NgramTable
-from strata.gpu.expert_cache import CacheOptions, ExpertCache
+from strata.gpu.cache_options import CacheOptions
+from strata.gpu.expert_cache import ExpertCache
 from strata.gpu.host_rows import HostRows
 from strata.gpu.memory_plan import (
     MemoryPlan,

@@ -298,11 +298,13 @@ class Prompt:
         self, weights: MoeWeights, codes: PromptCodes, ids: Tensor, step: int, bad: Tensor
     ) -> Tensor:
         """Output of every pair of row and expert; some experts' weights are expanded at a time."""
-        slots, tier, staged = weights.experts, weights.tier, None
+        slots, tier, staged = weights.experts, weights.way, None
         buffers, plan = self._buffers, self._buffers.expert_plan(_MOE)
         outputs, hidden = buffers.rows("outputs", _MOE), buffers.all_codes("hidden", _MOE)
         num_pairs, num = ids.numel(), len(slots.slot_of)
         sort_by_expert(ids, plan, slots.slot_of if tier is None else tier.everywhere)
+        if weights.tier is not None:
+            weights.tier.note(ids, plan.counts)
         step = step if tier is None else min(step, tier.num_stages)
         for first in range(0, num, step):
             count = min(step, num - first)

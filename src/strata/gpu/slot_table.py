@@ -44,6 +44,8 @@ class SlotTable:
         self.on_card = torch.full(shape, -1, dtype=torch.int32, device=device)
         is_card = device.type == "cuda"
         self._on_host = torch.zeros(shape, dtype=torch.int32, pin_memory=is_card)
+        self._on_host.fill_(-1)
+        self._layers = np.arange(layout.num_layers)[:, None]
 
     def wanting(self) -> NDArray[np.int64]:
         """Slots that do not hold the expert they are meant to hold."""
@@ -60,15 +62,22 @@ class SlotTable:
         self._is_sent = False
         self._held[slots] = keys
 
+    def has(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[L, N] whether experts ids [L, N] of each layer are in the table that was sent last."""
+        found: NDArray[np.bool_] = self._on_host.numpy()[self._layers, ids] >= 0
+        return found
+
     def send(self) -> None:
-        """Brings the card's table up to date, in the order of its launches."""
+        """Brings the card's table up to date, in the order of its launches.
+
+        Who has given a slot up and still lies there is found until somebody else is on the way.
+        """
         if self._is_sent:
             return
-        keys = np.arange(self._residency.slot_of.size)
-        slots = self._residency.slot_of
-        is_here = slots != EMPTY
-        is_here[is_here] = self._held[slots[is_here]] == keys[is_here]
-        places = slots.reshape(self.on_card.shape) - self._first_slots
-        self._on_host.numpy()[:] = np.where(is_here.reshape(places.shape), places, -1)
+        slots = np.flatnonzero(self._held != EMPTY)
+        layers, experts = np.divmod(self._held[slots], self.on_card.shape[1])
+        table = self._on_host.numpy()
+        table[:] = -1
+        table[layers, experts] = slots - self._first_slots[layers, 0]
         self.on_card.copy_(self._on_host, non_blocking=True)
         self._is_sent = True

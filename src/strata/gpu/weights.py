@@ -114,15 +114,18 @@ class PleWeights:
 
 @dataclass(frozen=True, slots=True)
 class MoeWeights:
-    """Router and shared router; the experts; the shared expert, a stack of one.
-
-    ``tier``: the way to experts that are in no slot; None where all of them are.
-    """
+    """Router and shared router; the experts; the shared expert, a stack of one; ``tier``: the way
+    to experts in no slot, None where they are nowhere else."""
 
     routers: Matrices
     experts: ExpertSlots
     shared: ExpertSlots
     tier: LayerTier | None = None
+
+    @property
+    def way(self) -> LayerTier | None:
+        """``tier``, where an expert is in no slot."""
+        return self.tier if self.tier and self.tier.is_needed else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,11 +85,17 @@ class Window(Launches):
         self._capacity = capacity
         self._sampler = sampler
         self._stream_ring = stream_ring
+        self._tiers = [layer.moe.tier for layer in weights.layers if layer.moe.tier is not None]
         flags = buffers.tensors["flags"]
         self._flags = [row[:1] for row in flags]
         # What reads the streams after each layer's last write; None where the memory changes them.
         following = [None if layer.ple else layer.hc_attn for layer in weights.layers[1:]]
         self._reads_after: list[HcWeights | None] = [*following, weights.final]
+
+    @property
+    def variant(self) -> tuple[tuple[bool, bool], ...]:
+        """What decides, beside its shape, which launches a window has."""
+        return tuple((tier.is_needed, tier.has_staging) for tier in self._tiers)
 
     def launch(self, shape: WindowShape) -> None:
         """Every launch of a window; inputs must be on the card."""

@@ -6,11 +6,14 @@ it; rates are measured elsewhere.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from strata.errors import SettingsError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Cost(NamedTuple):
@@ -24,15 +27,49 @@ class Cost(NamedTuple):
         return self.once + self.each * num if num else 0.0
 
 
-def balanced_counts(max_misses: int, asked: Cost, staged: Cost) -> list[int]:
+def balanced_counts(
+    max_misses: int,
+    asked: Cost,
+    staged: Cost,
+    *,
+    idle: float = 0.0,
+    max_staged: int | None = None,
+) -> list[int]:
     """For 0 to ``max_misses`` distinct misses how many are copied, so that the layer ends first.
 
     Of equals the fewest, since what is not copied leaves the link to others.
+
+    Args:
+        max_misses: most there can be.
+        asked: of the processor.
+        staged: of the card, what it does for a layer anyway included.
+        idle: seconds the card takes for a layer of which it copies nothing.
+        max_staged: most that can be copied; None for all.
     """
-    return [
-        min(range(misses + 1), key=lambda n: (max(asked.of(misses - n), staged.of(n)), n))
-        for misses in range(max_misses + 1)
-    ]
+    found = balanced(max_misses, asked, staged, idle=idle, max_staged=max_staged)
+    counts: list[int] = found[0].tolist()
+    return counts
+
+
+def balanced(
+    max_misses: int,
+    asked: Cost,
+    staged: Cost,
+    *,
+    idle: float = 0.0,
+    max_staged: int | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """``balanced_counts`` as an array, and the seconds until each layer so divided has ended."""
+    misses = np.arange(max_misses + 1)[:, None]
+    copied = np.arange(max_misses + 1)[None, :]
+    left = np.maximum(misses - copied, 0)
+    by_host = np.where(left > 0, asked.once + asked.each * left, 0.0)
+    by_card = np.where(copied > 0, staged.once + staged.each * copied, idle)
+    ends = np.maximum(by_host, by_card)
+    limit = max_misses if max_staged is None else max_staged
+    ends = np.where((copied <= misses) & (copied <= limit), ends, np.inf)
+    counts = np.argmin(ends, axis=1)  # of equals the first
+    return counts, ends[misses[:, 0], counts]
 
 
 def fixed_counts(max_misses: int, share: float) -> list[int]:

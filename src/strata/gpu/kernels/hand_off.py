@@ -45,6 +45,9 @@ class HandOff:
         sources: [S] int64, addresses of the experts to be staged, 0 where there is none.
         factors: [S] int64, addresses of their factors.
         limit: nanoseconds that an answer may take.
+        clock: address of [L, 3] int64 the host and the card can reach: when a layer of the last
+            window had been posted, when its slots were done, when an answer it waited for was
+            there. By the card's clock. 0 for nowhere.
     """
 
     mailbox: int
@@ -56,6 +59,7 @@ class HandOff:
     sources: Tensor
     factors: Tensor
     limit: int
+    clock: int = 0
 
 
 def post(
@@ -92,13 +96,13 @@ def post(
     _post_kernel[(1,)](
         hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, hand_off.share,
         hand_off.sources, hand_off.factors, layer, expert_ids, slot_of, reachable, stage_of,
-        factors.data_ptr(), x.codes, x.scales, OFFSETS=layout.offsets[:-1],
+        factors.data_ptr(), x.codes, x.scales, hand_off.clock, OFFSETS=layout.offsets[:-1],
         ROUTED=layout.max_rows * layout.top_k, ROWS=num_rows, TOP_K=top_k,
         TILE=triton.next_power_of_2(num_rows * top_k), EXPERTS=len(slot_of),
         EXPERT_TILE=triton.next_power_of_2(len(slot_of)),
         STAGES=stages, STAGE_TILE=triton.next_power_of_2(max(1, stages)),
         HIDDEN=layout.hidden_size, GROUPS=x.num_groups,
-        HALF_TILE=triton.next_power_of_2(layout.hidden_size // 16),
+        HALF_TILE=triton.next_power_of_2(layout.hidden_size // 16), HAS_CLOCK=hand_off.clock != 0,
         num_warps=4 if num_rows == 1 else 8, **LAUNCH_AFTER,
     )  # fmt: skip
 
@@ -159,11 +163,11 @@ def _stage(
 def _post_kernel(
     mailbox: tl.int64, number_ptr, fault_ptr, source_ptr, share_ptr, job_sources_ptr,
     job_factors_ptr, layer, ids_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr, factors: tl.int64,
-    codes_ptr, scales_ptr, OFFSETS: tl.constexpr, ROUTED: tl.constexpr, ROWS: tl.constexpr,
-    TOP_K: tl.constexpr,
+    codes_ptr, scales_ptr, clock: tl.int64, OFFSETS: tl.constexpr, ROUTED: tl.constexpr,
+    ROWS: tl.constexpr, TOP_K: tl.constexpr,
     TILE: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
     STAGE_TILE: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr,
-    HALF_TILE: tl.constexpr,
+    HALF_TILE: tl.constexpr, HAS_CLOCK: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     entry = tl.arange(0, TILE)
@@ -197,9 +201,13 @@ def _post_kernel(
         number = tl.load(number_ptr) + 1
         tl.store(number_ptr, number)
         tl.store(request_ptr, number)
+    if HAS_CLOCK:
+        tl.store(clock.to(tl.pointer_type(tl.int64)) + layer * 3, nanoseconds())
 
 
-def wait(hand_off: HandOff, outputs: Tensor, num_entries: int, bad: Tensor) -> None:
+def wait(
+    hand_off: HandOff, outputs: Tensor, num_entries: int, bad: Tensor, *, layer: int = 0
+) -> None:
     """Copies the host's outputs of a layer to the other experts'.
 
     Bytes: 10 KB an entry that was asked for, over the link. Grid: (entries, D / 1024). Entries
@@ -210,22 +218,28 @@ def wait(hand_off: HandOff, outputs: Tensor, num_entries: int, bad: Tensor) -> N
         outputs: [N * K, D] float32.
         num_entries: N * K of this window.
         bad: [1] int32, becomes 1 when a value was NaN or infinite.
+        layer: the layer's number.
     """
     hidden = hand_off.layout.hidden_size
     _wait_kernel[(num_entries, triton.cdiv(hidden, _COLUMNS))](
         hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, outputs, bad,
-        hand_off.limit, OFFSETS=hand_off.layout.offsets[:-1], HIDDEN=hidden, COLUMNS=_COLUMNS,
-        num_warps=4, **LAUNCH_AFTER,
+        hand_off.limit, hand_off.clock, layer, OFFSETS=hand_off.layout.offsets[:-1], HIDDEN=hidden,
+        COLUMNS=_COLUMNS, HAS_CLOCK=hand_off.clock != 0, num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["limit"])
+@triton.jit(do_not_specialize=["limit", "layer"])
 def _wait_kernel(
     mailbox: tl.int64, number_ptr, fault_ptr, source_ptr, outputs_ptr, bad_ptr, limit: tl.int64,
-    OFFSETS: tl.constexpr, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
+    clock: tl.int64, layer, OFFSETS: tl.constexpr, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
+    HAS_CLOCK: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     entry = tl.program_id(0)
+    if HAS_CLOCK:
+        clock_ptr = clock.to(tl.pointer_type(tl.int64)) + layer * 3
+        if (entry == 0) & (tl.program_id(1) == 0):
+            tl.store(clock_ptr + 1, nanoseconds())
     if (tl.load(source_ptr + entry) == _ASKED) & (tl.load(fault_ptr) == 0):
         number = tl.load(number_ptr)
         told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
@@ -235,6 +249,9 @@ def _wait_kernel(
         while (answered != number) & (nanoseconds() < end):
             answered = tl.load(answer_ptr, volatile=True)
         fence()
+        if HAS_CLOCK:  # noqa: SIM102 - the compiler's, the other one the card's
+            if tl.program_id(1) == 0:
+                tl.store(clock_ptr + 2, nanoseconds())
         offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         # Each thread has looked for itself, and by its own clock; one that came too late speaks
         # for all, or there would be columns without values and no fault.

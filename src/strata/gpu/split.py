@@ -1,0 +1,169 @@
+"""Which of a layer's misses are copied for a window, and which the processor computes.
+
+Owns the table a window's kernels look the number up in, and what is learned from windows about
+costs. The arithmetic is ``tiers.share`` and ``tiers.rates``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from strata.gpu.profile import card_seconds
+from strata.tiers.rates import Average, CostMeter
+from strata.tiers.share import Cost, balanced, fixed_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from strata.gpu.kernels.hand_off import HandOff
+    from strata.gpu.layer_tier import LayerTier
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+# Products of staged experts are three more launches.
+_STAGED_LAUNCHES = 9e-6
+# Before a processor's rate was measured, or where it cannot be.
+_UNKNOWN = Cost(2e-5, 5e-5)
+# Windows between two looks at the costs.
+_LOOK_EVERY = 32
+# Copying begins, or ends, where layers then take this much less: windows are captured once more.
+_WORTH = 0.9
+
+
+class Split:
+    """The division of misses of one model.
+
+    Args:
+        hand_off: whose table is written.
+        layers: told whether windows copy anything.
+        measured: what the processor takes; called where the division is to be balanced.
+        is_card: whether there is a card whose copies can be measured.
+
+    Attributes:
+        counts: how many of 0, 1, ... distinct misses of a layer are copied; never changed, but
+            replaced.
+        has_staging: whether windows copy any.
+        asked, staged: costs as learned; ``staged`` includes what the card does anyway.
+    """
+
+    def __init__(
+        self,
+        hand_off: HandOff,
+        layers: Sequence[LayerTier],
+        measured: Callable[[], Cost],
+        *,
+        is_card: bool,
+    ) -> None:
+        self._hand_off, self._layers, self._measured = hand_off, layers, measured
+        self._is_card = is_card
+        self._most = len(hand_off.share) - 1
+        self.num_stages = len(hand_off.sources)
+        self._top_k = hand_off.layout.top_k
+        self._is_balanced = False
+        self.counts: Ints = np.zeros(self._most + 1, np.int64)
+        self.has_staging = False
+        self.asked, self.staged = CostMeter(_UNKNOWN), CostMeter(_UNKNOWN)
+        self.idle, self.misses = Average(0.0), Average()
+        self._windows = 0
+        size = self._most + 1
+        self._host_share = torch.zeros(size, dtype=torch.int32, pin_memory=is_card)
+
+    def set(self, share: float | None) -> None:
+        """What part of a layer's misses is copied, from 0 to 1; None for what ends together.
+
+        Raises:
+            SettingsError: not a share.
+        """
+        self._is_balanced = share is None and self._is_card
+        if share is not None:
+            self._take(np.array(fixed_counts(self._most, share)))
+        elif self._is_balanced:
+            self.asked = CostMeter(self._measured(), self._top_k)
+            self.staged = CostMeter(self._measured_copy(), min(8, self.num_stages))
+            self._take(self._balanced()[0])
+        else:
+            self._take(np.zeros(self._most + 1, np.int64))
+        self.send()
+
+    def learn(
+        self,
+        asked: tuple[Ints, Floats],
+        staged: tuple[Ints, Floats],
+        idle: Floats,
+        misses: Floats,
+    ) -> None:
+        """What a window's layers took.
+
+        Args:
+            asked: numbers of experts the processor was asked for, and seconds until its answer.
+            staged: numbers of experts copied, and seconds until the card had computed them.
+            idle: seconds until the card had computed the hits, where it copied none.
+            misses: of each layer that may have any.
+        """
+        self._windows += 1
+        self.misses.add(misses)
+        if len(asked[0]):
+            self.asked.add(*asked)
+        if len(staged[0]):
+            self.staged.add(*staged)
+        self.idle.add(idle)
+
+    def refresh(self) -> None:
+        """Looks at the costs again, from time to time. Only between windows: the table changes."""
+        if not self._is_balanced or self._windows < _LOOK_EVERY:
+            return
+        self._windows = 0
+        counts, seconds = self._balanced()
+        is_staging = bool(counts[: self._top_k + 1].any())
+        if is_staging != self.has_staging and not self._is_worth(counts, seconds):
+            return
+        self._take(counts)
+        self.send()
+
+    def send(self) -> None:
+        """Brings the card's table up to date, in the order of its launches."""
+        self._host_share.numpy()[:] = self.counts
+        self._hand_off.share.copy_(self._host_share, non_blocking=True)
+
+    def _is_worth(self, counts: Ints, seconds: Floats) -> bool:
+        """Whether layers take clearly less with this division than with the one there is."""
+        typical = min(self._most, round(self.misses.value or 0.0))
+        copied = int(self.counts[typical])
+        left, asked = typical - copied, self.asked.cost
+        now = max(asked.of(left), self._staged_cost().of(copied) or (self.idle.value or 0.0))
+        return float(seconds[typical]) < _WORTH * now and int(counts[typical]) != copied
+
+    def _balanced(self) -> tuple[Ints, Floats]:
+        return balanced(
+            self._most, self.asked.cost, self._staged_cost(), idle=self.idle.value or 0.0,
+            max_staged=self.num_stages,
+        )  # fmt: skip
+
+    def _staged_cost(self) -> Cost:
+        """What copies cost, hits included; as measured at the start before any were seen."""
+        cost = self.staged.cost
+        if self.staged.weight:
+            return cost
+        return Cost(cost.once + (self.idle.value or 0.0), cost.each)
+
+    def _take(self, counts: Ints) -> None:
+        self.has_staging = bool(counts[: self._top_k + 1].any())
+        # Launches of copies are left out, then, of wide windows as well.
+        self.counts = counts if self.has_staging else np.zeros_like(counts)
+        for tier in self._layers:
+            tier.has_staging = self.has_staging
+
+    def _measured_copy(self) -> Cost:
+        """What it costs a layer to copy experts for itself."""
+        few, many = 1, max(2, min(8, self.num_stages))
+        seconds = {num: card_seconds(partial(self._layers[0].rehearse, num), 8)
+                   for num in (few, many)}  # fmt: skip
+        each = max(1e-7, (seconds[many] - seconds[few]) / (many - few))
+        return Cost(max(0.0, seconds[few] - each) + _STAGED_LAUNCHES, each)

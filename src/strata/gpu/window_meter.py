@@ -1,0 +1,139 @@
+"""What a window asked for and what it waited for, as it left the card: counts and costs.
+
+Owns the reading of what the host knows of a window anyway; nothing is launched. Called when a
+window is accepted, and again while the next one runs, where the counting is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strata.tiers.counters import TierCounts, TierTally, first_mentions
+from strata.tiers.hand_off import SERVED
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from strata.gpu.split import Split
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+_SERVED = {name: number for number, name in enumerate(SERVED)}
+# What the thread that answers takes until it sees a request and the card its answer.
+_ROUND_TRIP = 8e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A window that was accepted.
+
+    Attributes:
+        ids: [L, T, K] experts it asked for.
+        is_hit: [L, T * K] which of them had a slot.
+        clock: [L, 3] nanoseconds; see ``kernels.hand_off.HandOff``.
+        served: [L, ``SERVED``] what the host had done by then.
+        share: how many of 0, 1, ... distinct misses of a layer were copied.
+    """
+
+    ids: Ints
+    is_hit: Bools
+    clock: Ints
+    served: Ints
+    share: Ints
+
+
+class WindowMeter:
+    """Counts of one model, and the costs its split learns from.
+
+    Args:
+        expert_bytes: [L] of an expert.
+        is_whole: layers that all experts have slots of, which ask for nothing.
+        split: learns.
+        reachable: [L, E] whether the card can copy an expert.
+        served: [L, ``SERVED``] what the host has done so far.
+    """
+
+    def __init__(
+        self,
+        expert_bytes: Ints,
+        is_whole: Bools,
+        split: Split,
+        reachable: Bools,
+        served: Ints,
+    ) -> None:
+        self._tally = TierTally(expert_bytes)
+        self.is_whole = is_whole
+        self._split, self._served = split, served
+        self._reachable = None if reachable.all() else reachable
+        self._round_trip = _ROUND_TRIP
+
+    def count(self, seen: Seen) -> None:
+        """Adds a window."""
+        num_layers = len(seen.ids)
+        ids = seen.ids.reshape(num_layers, -1)
+        # A router never names an expert twice for one row.
+        has_one_row = seen.ids.shape[1] == 1
+        is_first = np.ones(ids.shape, bool) if has_one_row else first_mentions(ids)
+        is_hit = seen.is_hit | self.is_whole[:, None]
+        lookups, hits = is_first.sum(axis=1), (is_first & is_hit).sum(axis=1)
+        copied = self._copied(ids, is_first & ~is_hit, seen.share)
+        self._tally.add_window(lookups, hits, copied)
+        computed = lookups - hits - copied
+        since, self._served = seen.served - self._served, seen.served
+        # A window that was also run to be captured, or run again, was served more than once.
+        is_one = (since[:, _SERVED["requests"]] == 1) & (computed > 0)
+        is_one &= since[:, _SERVED["experts"]] == computed
+        self._learn(seen.clock, computed, copied, since, is_one)
+
+    def add(self, name: str, counts: Ints) -> None:
+        """Adds [L] to one of ``tiers.counters.COUNTED``."""
+        self._tally.add(name, counts)
+
+    def counts(self, served: Ints) -> TierCounts:
+        """All so far.
+
+        Args:
+            served: [L, N] of the host; columns beyond those known here are not looked at.
+        """
+        counts = self._tally.counts()
+        for name in ("from_file", "file_bytes"):
+            if name in _SERVED:
+                counts.of(name)[:] = served[:, _SERVED[name]]
+        return counts
+
+    def _copied(self, ids: Ints, is_miss: Bools, share: Ints) -> Ints:
+        """[L] distinct misses that were copied: what the kernel ``post`` decides."""
+        table = np.minimum(share, self._split.num_stages)
+        able = is_miss
+        if self._reachable is not None:
+            able = is_miss & np.take_along_axis(self._reachable, ids, axis=1)
+        counts: Ints = np.minimum(table[is_miss.sum(axis=1)], able.sum(axis=1))
+        return np.where(self.is_whole, 0, counts)
+
+    def _learn(self, clock: Ints, computed: Ints, copied: Ints, since: Ints, is_one: Bools) -> None:
+        posted, begun, answered = clock.T
+        busy_ns = since[:, _SERVED["nanoseconds"]]
+        wait_ns = np.where(computed > 0, np.maximum(answered - begun, 0), 0)
+        self._tally.add("wait_ns", wait_ns)
+        self._tally.add("answers", (computed > 0).astype(np.int64))
+        self._tally.add("answer_ns", np.where(is_one, busy_ns, 0))
+        # Where the card waited, its clock tells when the answer came; else the host's tells enough.
+        has_waited = is_one & (wait_ns > 2000)
+        whole = (answered - posted) / 1e9
+        if has_waited.any():
+            trip = float(np.median((whole - busy_ns / 1e9)[has_waited]))
+            self._round_trip += (min(max(trip, 0.0), 1e-4) - self._round_trip) / 64
+        asked_s = np.where(has_waited, whole, busy_ns / 1e9 + self._round_trip)
+        card_s = (begun - posted) / 1e9
+        is_open = ~self.is_whole
+        is_copied, is_idle = is_open & (copied > 0), is_open & (copied == 0)
+        self._split.learn(
+            (computed[is_one], asked_s[is_one]),
+            (copied[is_copied], card_s[is_copied]),
+            card_s[is_idle],
+            (computed + copied)[is_open].astype(np.float64),
+        )

@@ -1,0 +1,141 @@
+"""What experts cost in each place, from what happened in windows: the newest count most.
+
+Owns the averages, not the clocks. ``share`` divides misses by these costs, ``plan`` foretells speed
+from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strata.tiers.share import Cost
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+# An observation has lost half of its weight after 45 windows.
+_KEPT = 1 - 1 / 64
+# What was measured at the start counts as much as this many layers of one window, for ever: it
+# decides where windows do not tell one number of experts from another.
+_PRIOR_WEIGHT = 1.0
+_LEAST = 1e-8
+# An interrupted thread makes one layer a hundred times as long, and says nothing of the rate.
+_MOST_OFF = 4.0
+
+
+class CostMeter:
+    """Seconds for n experts at a time, once + each * n: a line through what was observed.
+
+    Args:
+        prior: what was measured at the start, or is believed.
+        most: experts at a time that it was believed for.
+    """
+
+    def __init__(self, prior: Cost, most: int = 8) -> None:
+        self._prior, self._points = prior, np.array([1.0, max(2.0, float(most))])
+        # Weight, n, n squared, seconds, n times seconds, seconds believed.
+        self._sums = np.zeros(6)
+
+    def add(self, nums: NDArray[np.integer[Any]], seconds: Floats) -> None:
+        """Observations of one window: so many experts took so long; only n of 1 and more."""
+        n = nums.astype(np.float64)
+        now = self.cost
+        t = np.minimum(seconds, _MOST_OFF * (now.once + now.each * n))
+        believed = self._prior.once + self._prior.each * n
+        self._sums = self._sums * _KEPT + [
+            len(n), n.sum(), (n * n).sum(), t.sum(), (n * t).sum(), believed.sum()
+        ]  # fmt: skip
+
+    @property
+    def weight(self) -> float:
+        """Observations that still count, in layers."""
+        return float(self._sums[0])
+
+    @property
+    def cost(self) -> Cost:
+        """The line now."""
+        w, n, nn, t, nt, believed = self._sums.tolist()
+        if w < _LEAST:
+            return self._prior
+        # Where only one number was seen, both parts have become faster or slower alike.
+        ratio = max(_LEAST, t) / max(_LEAST, believed)
+        at = self._points
+        line = ratio * (self._prior.once + self._prior.each * at)
+        w += _PRIOR_WEIGHT * len(at)
+        n += _PRIOR_WEIGHT * at.sum()
+        nn += _PRIOR_WEIGHT * (at * at).sum()
+        t += _PRIOR_WEIGHT * line.sum()
+        nt += _PRIOR_WEIGHT * (at * line).sum()
+        each = (w * nt - n * t) / (w * nn - n * n)
+        once = (t - each * n) / w
+        if once < 0:
+            return Cost(0.0, max(_LEAST, nt / nn))
+        if each < _LEAST:
+            return Cost(max(0.0, t / w - _LEAST * n / w), _LEAST)
+        return Cost(float(once), float(each))
+
+
+class Average:
+    """A mean that forgets; None before the first value."""
+
+    def __init__(self, first: float | None = None) -> None:
+        self._first, self._weight, self._sum = first, 0.0, 0.0
+
+    def add(self, values: Floats) -> None:
+        """Values of one window."""
+        if not len(values):
+            return
+        now = self.value
+        if now:
+            values = np.minimum(values, _MOST_OFF * now)
+        self._weight = self._weight * _KEPT + len(values)
+        self._sum = self._sum * _KEPT + float(values.sum())
+
+    @property
+    def value(self) -> float | None:
+        """The mean now, or what was believed at first."""
+        return self._sum / self._weight if self._weight else self._first
+
+
+@dataclass(frozen=True, slots=True)
+class TierRates:
+    """Costs of one machine and model as measured; seconds, and bytes a second.
+
+    Attributes:
+        expert_bytes: of an expert, where costs were measured; others cost in proportion.
+        asked: the processor computes n experts of a layer: from the card's request to its answer.
+        staged: the card copies n experts of a layer and computes them, hits included.
+        idle_s: what the card takes for the hits of a layer.
+        window_s: a token's window without what layers wait for, host's part included.
+        link_bytes_per_s: of copies beside windows; None where none were seen.
+        disk_bytes_per_s: of reads of experts from a file; None where none were seen.
+    """
+
+    expert_bytes: int
+    asked: Cost
+    staged: Cost
+    idle_s: float
+    window_s: float
+    link_bytes_per_s: float | None = None
+    disk_bytes_per_s: float | None = None
+
+    @property
+    def pool_bytes_per_s(self) -> float:
+        """The processor's rate where many experts are asked for."""
+        return self.expert_bytes / self.asked.each
+
+    @property
+    def copy_bytes_per_s(self) -> float:
+        """The rate at which a window's experts are copied and computed on the card."""
+        return self.expert_bytes / self.staged.each
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        told = asdict(self)
+        told["asked"], told["staged"] = self.asked._asdict(), self.staged._asdict()
+        return told
