@@ -14,7 +14,14 @@ from strata.server.pictures import Pictures
 from strata.settings import Settings, api_key_of_environment
 
 
-@with_settings(*(name for name in ENGINE_SETTINGS if name != "model"), "model", "checkpoints")
+@with_settings(
+    *(name for name in ENGINE_SETTINGS if name != "model"),
+    "model",
+    "checkpoints",
+    "conversation_ram",
+    "conversation_dir",
+    "conversation_disk",
+)
 def command(
     settings: Settings,
     file: Annotated[

@@ -78,6 +78,7 @@ class _Child:
         self._is_ending = False
         self._num_answered = 0
         self._memory: Callable[[], Mapping[str, int]] = dict
+        self._conversations: Callable[[], Mapping[str, int]] = dict
 
     def run(self, open_engine: OpenEngine) -> None:
         self._send(protocol.Hello(protocol.PROTOCOL_VERSION, os.getpid()))
@@ -89,6 +90,7 @@ class _Child:
             self._fail(error, is_loading=True)
         with engine:
             self._memory = engine.memory_report
+            self._conversations = engine.conversation_report
             self._send(
                 protocol.Ready(
                     context_len=engine.context_len,
@@ -99,6 +101,7 @@ class _Child:
             while (submit := self._waiting.get()) is not None:
                 try:
                     self._answer(engine, submit)
+                    engine.settle()
                 except EngineStopped as error:
                     self._fail(error, is_loading=False)
 
@@ -187,6 +190,7 @@ class _Child:
                         num_waiting=len(self._open) - (self._current_id is not None),
                         num_answered=self._num_answered,
                         memory_bytes=dict(self._memory()),
+                        conversations=dict(self._conversations()),
                     )
                 self._send(status)
 

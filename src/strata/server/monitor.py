@@ -98,6 +98,7 @@ class Monitor:
             "open_requests": engine.num_open,
             "answered_requests": None if told is None else told.num_answered,
             "memory_bytes": None if told is None else told.memory_bytes,
+            "conversations": None if told is None else told.conversations,
             "engine_pid": engine.pid,
             "engine_restarts": engine.num_restarts,
         }
@@ -127,6 +128,7 @@ class Monitor:
                 "drafts_accepted": totals.drafts_accepted,
             },
             "tiers": tiers_of({} if told is None else told.counters),
+            "conversations": {} if told is None else told.conversations,
             "host": dataclasses.asdict(self._host_reading),
             "gpu": dataclasses.asdict(as_one(self._card_readings)),
             "gpus": [dataclasses.asdict(card) for card in self._card_readings],
@@ -206,6 +208,15 @@ class Monitor:
             "Memory the engine has taken, by what holds it.",
             told.memory_bytes,
             "holder",
+        )
+        out.counters(
+            "strata_conversations_continued_total",
+            "Requests whose prompt was partly read before, by where its state was.",
+            {
+                place: told.conversations.get(f"from_{place}")
+                for place in ("live", "parked", "disk")
+            },
+            "place",
         )
         out.counters(
             "strata_expert_lookups_total",

@@ -141,6 +141,8 @@ class Status(Message, frozen=True):
     memory_bytes: dict[str, int]
     counters: dict[str, int] = {}
     """Counts since its start by name; active experts by the tier they were found in."""
+    conversations: dict[str, int] = {}
+    """How often conversations were continued and from where, and what is kept of them."""
 
 
 class Failed(Message, frozen=True):
