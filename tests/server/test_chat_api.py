@@ -235,7 +235,7 @@ def test_turns_that_templates_do_not_expect_are_put_right(client):
         ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role"),
         ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, 400, "messages[0].mood"),
         ({"functions": []}, 400, "functions"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema"),
         ({"top_logprobs": 2}, 400, "top_logprobs"),
         ({"logit_bias": {"100000": 1}}, 400, "logit_bias"),
         ({"logit_bias": {"a": 1}}, 400, "logit_bias"),

@@ -129,9 +129,9 @@ def test_the_query_of_betas_is_accepted(demo):
         ({"tool_choice": {"type": "any"}}, anthropic.BadRequestError, "tool_choice"),
         ({"extra_body": {"mcp_servers": []}}, anthropic.BadRequestError, "mcp_servers"),
         (
-            {"tools": [WEATHER], "tool_choice": {"type": "any"}, "thinking": THINKING},
+            {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}},
             anthropic.BadRequestError,
-            "tool_choice",
+            "output_config.format",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},

@@ -178,7 +178,7 @@ def test_logprobs_are_told_when_asked_for(client, engine):
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0]",
         ),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"conversation": "c"}, "conversation"),
         ({"include": ["file_search_call.results"]}, "include"),

@@ -33,9 +33,9 @@ class Job:
     options: Mapping[str, Any]  # of SamplingParams
     is_thinking: bool = False  # the prompt opened the reasoning
     tools: Mapping[str, Schema] | None = None  # schema of arguments by name; None: no calls
-    opening: str = ""  # the end of the prompt that belongs to the answer
     is_one_call: bool = False  # the answer ends with its first call
     think_bound: protocol.ThinkBound | None = None
+    form: protocol.RequiredForm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,6 @@ class AnswerReader:
         self._splitter = ThoughtSplitter(is_thinking=job.is_thinking)
         self._has_said = not job.is_thinking
         self._parser = None if job.tools is None else ToolCallParser(job.tools)
-        self._opening = job.opening
         self._num_begun = 0
         self.num_reasoning = 0
         """Tokens of the thinking so far."""
@@ -140,7 +139,6 @@ class AnswerReader:
     def _said(self, text: str) -> list[Piece]:
         if self._parser is None:
             return [Said(text)] if text else []
-        text, self._opening = self._opening + text, ""
         return self._calls(self._parser.feed(text))
 
     def _calls(self, found: list[CallPiece]) -> list[Piece]:
@@ -169,7 +167,7 @@ async def steps_of(engine: EngineProcess, job: Job) -> AsyncIterator[AsyncIterat
     """
 
     def submit(request_id: int) -> protocol.Submit:
-        return protocol.Submit(request_id, job.prompt, dict(job.options), job.think_bound)
+        return protocol.Submit(request_id, job.prompt, dict(job.options), job.think_bound, job.form)
 
     async with engine.answer(submit) as messages:
         yield _steps(messages, job)

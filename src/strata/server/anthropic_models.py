@@ -119,11 +119,18 @@ class Thinking(Struct):
     display: Literal["summarized", "omitted"] | None = None
 
 
+class OutputFormat(Struct):
+    """The form an answer must have."""
+
+    type: Literal["json_schema"]
+    schema: Json
+
+
 class OutputConfig(Struct):
     """How much effort an answer is worth, and its form."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: Any = None
+    format: OutputFormat | None = None
 
 
 class CountRequest(Struct):
@@ -136,6 +143,7 @@ class CountRequest(Struct):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # its older place
     # A hint of where a prompt may be kept; what was read is kept anyway.
     cache_control: Json | None = None
     # Refused by name, see REFUSED.

@@ -26,6 +26,7 @@ from strata.server.openai_words import (
     FINGERPRINT,
     chat_logprobs,
     either,
+    form_wish,
     num_choices,
     options_of,
     timings_of,
@@ -71,10 +72,6 @@ def wish_of(body: ChatRequest, pictures: Pictures) -> ChatWish:
         Fault: 400, a field cannot be honoured.
     """
     refuse({name: getattr(body, name) for name in REFUSED_OF_CHAT}, REFUSED_OF_CHAT)
-    if body.response_format is not None and body.response_format.type != "text":
-        raise bad_request(
-            f"response_format {body.response_format.type} is not supported yet.", "response_format"
-        )
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs: true.", "top_logprobs")
     options = options_of(
@@ -90,6 +87,7 @@ def wish_of(body: ChatRequest, pictures: Pictures) -> ChatWish:
         think_budget=budget,
         tools=tool_wish(body),
         template_values=body.chat_template_kwargs or {},
+        form=form_wish(body, body.response_format),
     )
 
 

@@ -98,10 +98,6 @@ def wish_of_tools(
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):
         raise bad_request("two tools have one name.", "tools")
-    for index, tool in enumerate(tools):
-        if tool.function.strict:
-            field = f"tools[{index}].function.strict"
-            raise bad_request(f"{field} is not supported yet.\n  Try: leave it out.", field)
     if must_call and not tools:
         raise bad_request("tool_choice requires a call, but there are no tools.", "tool_choice")
     if must_call_name is not None and must_call_name not in names:
@@ -114,6 +110,7 @@ def wish_of_tools(
         must_call=must_call,
         must_call_name=must_call_name,
         is_one_call=is_one_call,
+        strict_names=frozenset(tool.function.name for tool in tools if tool.function.strict),
     )
 
 

@@ -24,6 +24,7 @@ from strata.engine.sampling_params import SamplingParams
 from strata.errors import EngineStopped, RequestError, SettingsError, StrataError
 from strata.server import protocol
 from strata.server.think_budget import ThinkBudget
+from strata.text.form import Form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -143,6 +144,8 @@ class _Child:
             prompt,
             sampling,
             allow=allow,
+            form=None if submit.form is None else Form(submit.form.grammar),
+            form_after="" if submit.form is None else submit.form.begins_after,
             on_progress=lambda read, total: self._send(protocol.Progress(request_id, read, total)),
         )
 

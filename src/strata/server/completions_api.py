@@ -17,6 +17,7 @@ from strata.server.faults import bad_request
 from strata.server.openai_models import REFUSED_OF_COMPLETIONS, CompletionRequest
 from strata.server.openai_words import (
     FINGERPRINT,
+    form_wish,
     num_choices,
     options_of,
     text_of_token,
@@ -83,7 +84,8 @@ class Completion:
             max_tokens=DEFAULT_MAX_TOKENS if given is None else given,
             logprobs=self._body.logprobs,
         )
-        firsts = [await self._serving.text_job(prompt, options) for prompt in self._prompts]
+        form = form_wish(self._body)
+        firsts = [await self._serving.text_job(prompt, options, form) for prompt in self._prompts]
         return [
             replace(job, options=with_seed(dict(job.options), index))
             for job in firsts

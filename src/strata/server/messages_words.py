@@ -23,6 +23,7 @@ from strata.server.anthropic_models import (
 from strata.server.bodies import refuse
 from strata.server.chat_words import budget_of, wish_of_tools
 from strata.server.faults import bad_request
+from strata.server.form_words import format_wish
 from strata.server.openai_models import Function, Tool
 from strata.server.pictures import Pictures, refused, text_for_bytes, text_for_picture
 from strata.server.serving import ChatWish, ToolWish
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from strata.server.anthropic_models import CountRequest, Turn
+    from strata.server.form_words import FormWish
 
 
 def wish_of(
@@ -47,8 +49,6 @@ def wish_of(
         Fault: 400, a field cannot be honoured.
     """
     refuse({name: getattr(body, name) for name in REFUSED}, REFUSED)
-    if body.output_config is not None and body.output_config.format is not None:
-        raise bad_request("it is not supported yet.", "output_config.format")
     turns, prefill = _turns(body.messages, pictures)
     if system := _joined(body.system, "system", pictures):
         turns.insert(0, {"role": "system", "content": system})
@@ -67,7 +67,21 @@ def wish_of(
         think_budget=budget,
         tools=_tools(body),
         prefill=prefill,
+        form=_form(body),
     )
+
+
+def _form(body: CountRequest) -> FormWish | None:
+    config = body.output_config
+    newer = None if config is None else config.format
+    found = [
+        (given, field)
+        for given, field in ((newer, "output_config.format"), (body.output_format, "output_format"))
+        if given is not None
+    ]
+    if len(found) > 1:
+        raise bad_request("an answer has one form, but there are two.", "output_format")
+    return format_wish(found[0][0].type, found[0][0].schema, found[0][1]) if found else None
 
 
 def _options(body: MessagesRequest) -> dict[str, Any]:

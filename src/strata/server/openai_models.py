@@ -157,11 +157,21 @@ class ChatReasoning(Struct):
     exclude: Literal[False] | None = None
 
 
+class JsonSchemaFormat(Struct):
+    """A schema and its name. It is always followed, whether ``strict`` or not."""
+
+    schema: Json | bool | None = None
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(Struct):
-    """The form an answer must have."""
+    """The form an answer must have; llama.cpp has the schema right in it."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: Json | None = None
+    json_schema: JsonSchemaFormat | None = None
+    schema: Json | None = None
 
 
 class Sampling(Struct):
@@ -186,6 +196,15 @@ class Sampling(Struct):
     logit_bias: dict[str, float] | None = None
     n: int | None = None
     ignore_eos: bool | None = None
+    # The form of an answer, by the names of llama.cpp, SGLang and vLLM.
+    json_schema: Json | str | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    guided_json: Json | str | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: Json | None = None
     # These cannot change an answer.
     user: str | None = None
     metadata: Json | None = None

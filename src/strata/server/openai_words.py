@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from strata import __version__
 from strata.server.faults import bad_request
+from strata.server.form_words import EXTRA_FIELDS, format_wish, one_wish
 
 if TYPE_CHECKING:
+    from strata.server.form_words import FormWish
     from strata.server.model_side import ModelSide
-    from strata.server.openai_models import Sampling
+    from strata.server.openai_models import ResponseFormat, Sampling
     from strata.server.protocol import Costs, TokenLogprob
 
 MAX_CHOICES: Final = 16
@@ -40,6 +42,24 @@ def options_of(body: Sampling, **rest: object) -> dict[str, Any]:
         "ignore_eos": body.ignore_eos,
         **rest,
     }
+
+
+def form_wish(body: Sampling, given: ResponseFormat | None = None) -> FormWish | None:
+    """The form a body asks for, by whichever of its fields.
+
+    Raises:
+        Fault: 400, two fields ask for one, or a schema is missing.
+    """
+    wished = None
+    if given is not None:
+        schema, where = given.schema, "schema"
+        if given.json_schema is not None:
+            schema, where = given.json_schema.schema, "json_schema.schema"
+        elif given.type == "json_schema" and schema is None:
+            where = "json_schema"
+        wished = format_wish(given.type, schema, "response_format", schema_field=where)
+    names = (*EXTRA_FIELDS, "structured_outputs")
+    return one_wish(wished, {name: getattr(body, name) for name in names})
 
 
 def either(body: Sampling, first: str, second: str) -> Any:

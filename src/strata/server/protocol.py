@@ -25,6 +25,13 @@ class ThinkBound(msgspec.Struct, frozen=True, array_like=True):
     mark_id: int
 
 
+class RequiredForm(msgspec.Struct, frozen=True, array_like=True):
+    """What the text of an answer must be; it begins behind ``begins_after``, if that is no ""."""
+
+    grammar: str
+    begins_after: str = ""
+
+
 class Submit(Message, frozen=True):
     """Down: answer this prompt."""
 
@@ -32,6 +39,7 @@ class Submit(Message, frozen=True):
     prompt: bytes  # token ids, int32, little-endian
     options: dict[str, Any]  # of SamplingParams
     think_bound: ThinkBound | None = None
+    form: RequiredForm | None = None
 
 
 class Cancel(Message, frozen=True):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from strata.server.answers import Job
     from strata.server.faults import Fault
     from strata.server.protocol import Ended
+    from strata.server.responses_models import TextConfig
     from strata.server.responses_store import ResponseStore
     from strata.server.serving import Serving
 
@@ -159,7 +160,7 @@ class Response:
             "service_tier": "default",
             "store": body.store is not False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _told_format(body.text)},
             "tool_choice": "auto" if body.tool_choice is None else _plain(body.tool_choice),
             "tools": [_told(tool) for tool in body.tools or []],
             "top_logprobs": options.get("logprobs") or 0,
@@ -175,6 +176,18 @@ class Response:
 
 def _plain(value: object) -> Any:
     return msgspec.to_builtins(value)
+
+
+def _told_format(text: TextConfig | None) -> dict[str, Any]:
+    """A format as it is told back."""
+    if text is None or text.format is None:
+        return {"type": "text"}
+    plain: dict[str, Any] = msgspec.to_builtins(text.format)
+    if text.format.type != "json_schema":
+        return {"type": text.format.type}
+    # Whatever was asked for: it is always followed.
+    told = {"type": "json_schema", "name": plain["name"] or "", "schema": plain["schema"]}
+    return {**told, "description": plain["description"], "strict": plain["strict"] is not False}
 
 
 def _told(tool: msgspec.Struct) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from strata.server.bodies import as_struct, refuse
 from strata.server.chat_words import budget_of, thinking_of, wish_of_tools
 from strata.server.faults import bad_request
+from strata.server.form_words import format_wish
 from strata.server.openai_models import Function, Tool
 from strata.server.pictures import Pictures, refused, text_for_picture
 from strata.server.responses_compaction import turn_of
@@ -36,6 +37,7 @@ from strata.server.serving import ChatWish, ToolWish
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from strata.server.form_words import FormWish
     from strata.server.responses_models import FunctionTool, Part
     from strata.server.structs import Json
 
@@ -59,8 +61,6 @@ def wish_of(
     for name in body.include or []:
         if name not in INCLUDABLE:
             raise bad_request(f"there is no {name!r} to include.", "include")
-    if body.text is not None and body.text.format is not None and body.text.format.type != "text":
-        raise bad_request(f"{body.text.format.type} is not supported yet.", "text.format")
     has_logprobs = wants_logprobs(body)
     options = {
         "max_tokens": body.max_output_tokens,
@@ -75,7 +75,13 @@ def wish_of(
         thinking=thinking_of(effort),
         think_budget=budget_of(effort),
         tools=_tools(body),
+        form=_form(body),
     )
+
+
+def _form(body: ResponsesRequest) -> FormWish | None:
+    given = None if body.text is None else body.text.format
+    return None if given is None else format_wish(given.type, given.schema, "text.format")
 
 
 def wants_logprobs(body: ResponsesRequest) -> bool:

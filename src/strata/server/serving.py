@@ -14,14 +14,19 @@ from strata.engine.sampling_params import MAX_SEED, SamplingParams
 from strata.errors import StrataError
 from strata.server.answers import Job
 from strata.server.faults import Fault, bad_request, fault_of
+from strata.server.form_words import form_of, form_of_calls
 from strata.server.model_side import ModelSide, as_frame
 from strata.server.pictures import Pictures
+from strata.server.protocol import RequiredForm
+from strata.text.call_form import CallWish
+from strata.text.thoughts import THINK_END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from strata.engine.request import Message
     from strata.server.engine_process import EngineProcess
+    from strata.server.form_words import FormWish
     from strata.server.protocol import Ready, ThinkBound
     from strata.text.tool_values import Schema
 
@@ -35,6 +40,8 @@ class ToolWish:
     must_call: bool = False
     must_call_name: str | None = None
     is_one_call: bool = False
+    strict_names: frozenset[str] = frozenset()
+    """Tools whose arguments obey their schemas, whether a call is required or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class ChatWish:
     template_values: Mapping[str, Any] = field(default_factory=dict)
     prefill: str = ""
     """The beginning of the answer, which the client wrote."""
+    form: FormWish | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +97,15 @@ class Serving:
         ready = await self.engine.wait_ready()
         return await asyncio.to_thread(self._chat_job, wish, ready)
 
-    async def text_job(self, prompt: str | Sequence[int], options: Mapping[str, Any]) -> Job:
+    async def text_job(
+        self,
+        prompt: str | Sequence[int],
+        options: Mapping[str, Any],
+        form: FormWish | None = None,
+    ) -> Job:
         """The job of continuing a text, or ids; errors as ``chat_job``."""
         ready = await self.engine.wait_ready()
-        return await asyncio.to_thread(self._text_job, prompt, options, ready)
+        return await asyncio.to_thread(self._text_job, prompt, options, form, ready)
 
     def chat_ids(self, wish: ChatWish) -> list[int]:
         """Ids of a conversation, up to where the assistant speaks. Takes time.
@@ -118,22 +131,11 @@ class Serving:
         ids = self.chat_ids(wish)
         is_thinking = self.model.opens_thinking(ids)
         tools = wish.tools
-        opening = ""
-        if tools.must_call:
-            if is_thinking:
-                raise bad_request(
-                    "a call can be required only of an answer without reasoning before it.\n"
-                    "  Try: reasoning_effort none, or tool_choice auto.",
-                    "tool_choice",
-                )
-            opening = "<tool_call>\n<function="
-            if (name := tools.must_call_name) is not None:
-                opening += f"{name}>\n"
-            ids = ids + self.model.text.encode_more(opening)
+        form = self._form(wish, is_thinking=is_thinking)
         if wish.prefill:
-            if is_thinking or opening:
+            if is_thinking or form is not None:
                 raise bad_request(
-                    "an answer that was begun takes no reasoning and no required call.\n"
+                    "an answer that was begun takes no reasoning, no form and no required call.\n"
                     "  Try: end the conversation with a user's turn.",
                     "messages",
                 )
@@ -146,16 +148,37 @@ class Serving:
                 raise fault_of(error) from None
         return Job(
             prompt=as_frame(ids),
-            options=self._checked(wish.options, len(ids), ready),
+            options=self._checked(wish.options, len(ids), ready, form=form),
             is_thinking=is_thinking,
             tools=tools.schemas if tools.tools else None,
-            opening=opening,
             is_one_call=tools.is_one_call,
             think_bound=bound,
+            form=form,
         )
 
+    def _form(self, wish: ChatWish, *, is_thinking: bool) -> RequiredForm | None:
+        """What the answer must be; None where it may be anything."""
+        tools = wish.tools
+        body = None if wish.form is None else form_of(wish.form)
+        if tools.tools and (tools.must_call or tools.strict_names or body is not None):
+            name = tools.must_call_name
+            calls = CallWish(
+                tools=tools.schemas if name is None else {name: tools.schemas[name]},
+                strict_names=tools.strict_names,
+                must_call=tools.must_call,
+                is_one_call=tools.is_one_call,
+            )
+            body = form_of_calls(calls, body)
+        if body is None:
+            return None
+        return RequiredForm(body.grammar, THINK_END if is_thinking else "")
+
     def _text_job(
-        self, prompt: str | Sequence[int], options: Mapping[str, Any], ready: Ready
+        self,
+        prompt: str | Sequence[int],
+        options: Mapping[str, Any],
+        form: FormWish | None,
+        ready: Ready,
     ) -> Job:
         try:
             ids = self.model.text.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -166,9 +189,18 @@ class Serving:
         outside = next((item for item in ids if not 0 <= item < ready.vocab_size), None)
         if outside is not None:
             raise bad_request(f"token id {outside} is not in the vocabulary.", "prompt")
-        return Job(prompt=as_frame(ids), options=self._checked(options, len(ids), ready))
+        required = None if form is None else RequiredForm(form_of(form).grammar)
+        checked = self._checked(options, len(ids), ready, form=required)
+        return Job(prompt=as_frame(ids), options=checked, form=required)
 
-    def _checked(self, options: Mapping[str, Any], num_prompt: int, ready: Ready) -> dict[str, Any]:
+    def _checked(
+        self,
+        options: Mapping[str, Any],
+        num_prompt: int,
+        ready: Ready,
+        *,
+        form: RequiredForm | None = None,
+    ) -> dict[str, Any]:
         """Options without what was not said, with a length; checked before a stream begins."""
         given = {name: value for name, value in options.items() if value is not None}
         if (seed := given.get("seed")) is not None and isinstance(seed, int):
@@ -177,6 +209,8 @@ class Serving:
             SamplingParams.from_options(given)
         except StrataError as error:
             raise fault_of(error) from None
+        if form is not None and given.get("ignore_eos"):
+            raise bad_request("an answer of a required form ends with it.", "ignore_eos")
         for token_id, _ in given.get("logit_bias", {}).items():
             if token_id >= ready.vocab_size:
                 raise bad_request(f"there is no token {token_id}.", "logit_bias")

@@ -19,8 +19,8 @@ import llguidance
 from strata.errors import RequestError
 from strata.text.form_limits import MAX_CHARS, check_schema, children, joined, refused
 
-# White space between the parts of JSON: enough for any indentation, but not without end.
-_JSON_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,64}"
+# White space between the parts of JSON: a line end and any indentation, but not without end.
+_JSON_SPACE: Final = r"[ \t]{1,4}|\r?\n[ \t]{0,64}"
 _NO_TEXT: Final = "no text can ever have this form"
 # What the compiler says in words of its own options.
 _WORDS: Final = {
