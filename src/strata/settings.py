@@ -121,8 +121,17 @@ class Settings:
         metadata=_wish(
             Path,
             "--expert-profile",
-            "Ranking of experts, as strata replay --save-profile writes it; the best are on the "
-            "card from the start.",
+            "Ranking of experts, as strata replay --save-profile writes it: the best are on the "
+            "card from the start, and what is learned of them is written back at the end.",
+        ),
+    )
+    profile_dir: Path | None = field(
+        default=None,
+        metadata=_wish(
+            Path,
+            "--profile-dir",
+            "Keep a profile of each model's experts in this folder, for when none is named.",
+            env="STRATA_PROFILE_DIR",
         ),
     )
     verify_slots: bool = field(

@@ -21,6 +21,7 @@ ENGINE_SETTINGS = (
     "expert_cache_per_layer",
     "expert_policy",
     "expert_profile",
+    "profile_dir",
     "verify_slots",
     "pcie_frac",
     "threads",

@@ -4,10 +4,12 @@ import json
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, read_stdin, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.cli.spoken import Spoken
+from strata.cli.stats import print_stats
 from strata.engine.engine import Engine
 from strata.engine.request import Completion, Timings, TokenEvent
 from strata.engine.sampler import SamplingParams
@@ -46,6 +48,9 @@ def command(
         bool, typer.Option("--ignore-eos", help="Go on after an end token.")
     ] = False,
     thinking: Thinking = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Say afterwards where experts were found.")
+    ] = False,
 ) -> None:
     """Answer one prompt. The text streams to standard output."""
     text = read_stdin() if prompt == "-" else prompt
@@ -88,11 +93,16 @@ def command(
             except BrokenPipeError:
                 answer.cancel()
                 raise
+            rates = engine.tier_rates() if stats else None
     if as_json:
         typer.echo(json.dumps(_as_dict(completion, spoken), ensure_ascii=False))
     else:
         typer.echo()
         say(describe(completion.timings))
+    if stats:
+        print_stats(
+            Console(stderr=True, highlight=False, soft_wrap=True), completion.timings.experts, rates
+        )
 
 
 def thinking_values(engine: Engine, is_on: bool | None) -> dict[str, bool]:  # noqa: FBT001
@@ -159,4 +169,5 @@ def _as_dict(completion: Completion, spoken: Spoken) -> dict[str, object]:
         "decode_tokens_per_s": timings.decode_tokens_per_s,
         "drafts_proposed": list(timings.drafts_proposed),
         "drafts_accepted": list(timings.drafts_accepted),
+        "experts": None if timings.experts is None else timings.experts.as_dict(),
     }

@@ -5,20 +5,23 @@ Owns the choice of model when none is named, of the device, and the size of a co
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strata import telemetry
 from strata.cpu.build import load_model, measure_bandwidth, open_context, physical_cores
 from strata.cpu.expert_arena import ExpertArena
-from strata.engine.card import is_card_likely, load_on_card
+from strata.engine.card import is_card_likely, load_on_card, tiers_of
 from strata.engine.conversation_identity import identity_of
 from strata.engine.default_model import default_model
 from strata.engine.model_file import open_file
 from strata.engine.model_text import ModelText, NoText
 from strata.engine.parts import Parts
 from strata.engine.recording import RecordingModel
+from strata.engine.tiers import ProfileKeeper
 from strata.errors import DeviceError, PlanError, SettingsError, UnsupportedError
 from strata.result_files import refuse_unwritable
+from strata.tiers.kept_profile import profile_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +61,9 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         text = text_of(model_file)
         model, device = _load(model_file, settings, on_progress)
         identity = identity_of(model_file.index, model.numerics)
+    tiers = tiers_of(model) if device == "cuda" else None
+    path = profile_path(settings, spec)
+    keeper = None if tiers is None or path is None else ProfileKeeper(tiers, path)
     if settings.routing_trace is not None:
         model = RecordingModel(model, settings.routing_trace)
     return Parts(
@@ -65,11 +71,20 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         text=text,
         vocab_size=spec.vocab_size,
         context_len=context_len(settings, spec),
-        close=model.close,
+        close=model.close if keeper is None else partial(_close, model, keeper),
         device=device,
+        tiers=tiers,
+        after_request=None if keeper is None else keeper.after_request,
         turn_id=text.token_id(TURN_TOKEN) if isinstance(text, ModelText) else None,
         identity=identity,
     )
+
+
+def _close(model: Model, keeper: ProfileKeeper) -> None:
+    try:
+        keeper.save()
+    finally:
+        model.close()
 
 
 def _load(

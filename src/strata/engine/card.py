@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from strata.engine.bench_card import Probe
     from strata.engine.session import Model, OnProgress
+    from strata.engine.tiers import ExpertTiers
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
@@ -56,6 +57,14 @@ def load_on_card(
             '  Try: pip install ".[gpu]" in a copy of Strata\'s sources, or --device cpu'
         ) from error
     return load_model(index, spec, settings, capacity, make_host=make_host, on_progress=on_progress)
+
+
+def tiers_of(model: Model) -> ExpertTiers | None:
+    """The experts of a model that ``load_on_card`` gave; None where all of them are on the card."""
+    from strata.gpu.model import GpuModel
+
+    assert isinstance(model, GpuModel)  # noqa: S101 - the caller has loaded it on a card
+    return None if model.experts is None else model
 
 
 def probe_of(model: Model) -> Probe:

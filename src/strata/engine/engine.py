@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from strata.engine.session import OnProgress, Tokens
     from strata.model_spec import ModelSpec
     from strata.text.form import Form
+    from strata.tiers.rates import TierRates
 
 
 class Engine:
@@ -47,6 +48,7 @@ class Engine:
         self.settings = settings
         self._parts = parts
         self._turn = Turn(open_conversation(parts, settings))
+        self._turn.tiers, self._turn.after_request = parts.tiers, parts.after_request
         self._request_ids = itertools.count(1)
 
     @classmethod
@@ -115,6 +117,12 @@ class Engine:
         Costs a copy of what is new in it; the writing is another thread's.
         """
         self._turn.settle()
+
+    def tier_rates(self) -> TierRates | None:
+        """What experts cost in each place, as learned; None where all are in one place, or nothing
+        is known yet."""
+        tiers = self._parts.tiers
+        return None if tiers is None else tiers.tier_rates()
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, as ``generate`` would read it."""

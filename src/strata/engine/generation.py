@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from strata.engine.picks import Picks
     from strata.engine.sampler import Sampled
     from strata.engine.session import OnProgress, Tokens
+    from strata.engine.tiers import ExpertTiers
+    from strata.tiers.counters import TierCounts
 
 
 class AnswerText(Protocol):
@@ -64,6 +66,8 @@ class Turn:
         self._cause: BaseException | None = None
         self._is_closed = False
         self._current: weakref.ref[Generation] | None = None
+        self.tiers: ExpertTiers | None = None
+        self.after_request: Callable[[], None] | None = None
 
     def check_alive(self) -> None:
         """Raises when the engine can serve nothing any more."""
@@ -97,7 +101,11 @@ class Turn:
     def give_back(self) -> None:
         """Ends the request."""
         self._current = None
-        self._lock.release()
+        try:
+            if self.after_request is not None:
+                self.after_request()
+        finally:
+            self._lock.release()
 
     def settle(self) -> None:
         """Lets the conversation be saved, unless a request is under way; then after that one."""
@@ -134,6 +142,12 @@ class _Progress:
     last_token_s: float = 0.0
     num_generated: int = 0
     drafts: DraftCounts = field(default_factory=DraftCounts)
+    tiers: ExpertTiers | None = None
+    tiers_before: TierCounts | None = None
+
+    def __post_init__(self) -> None:
+        if self.tiers is not None:
+            self.tiers_before = self.tiers.tier_counts()
 
     def count(self, num_tokens: int) -> None:
         now = time.perf_counter()
@@ -144,6 +158,9 @@ class _Progress:
 
     def timings(self, num_prompt: int) -> Timings:
         first_s = self.first_token_s
+        experts = None
+        if self.tiers is not None and self.tiers_before is not None:
+            experts = self.tiers.tier_counts() - self.tiers_before
         return Timings(
             prompt_tokens=num_prompt,
             reused_tokens=self.num_reused,
@@ -153,6 +170,7 @@ class _Progress:
             ttft_s=0.0 if first_s is None else first_s - self.started_s,
             drafts_proposed=tuple(self.drafts.proposed),
             drafts_accepted=tuple(self.drafts.accepted),
+            experts=experts,
         )
 
 
@@ -258,7 +276,7 @@ class Generation(Iterator[TokenEvent]):
 
     def _answer(self) -> Iterator[TokenEvent]:
         request, conversation = self._request, self._turn.conversation
-        progress = _Progress()
+        progress = _Progress(tiers=self._turn.tiers)
         progress.num_reused = conversation.resume(request.prompt)
         logits = conversation.read(
             request.prompt,

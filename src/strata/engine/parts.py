@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from strata.engine.generation import AnswerText
     from strata.engine.request import Message
     from strata.engine.session import Model
+    from strata.engine.tiers import ExpertTiers
     from strata.text.token_masks import MaskVocabulary
 
 
@@ -67,5 +68,7 @@ class Parts:
     context_len: int
     close: Callable[[], None]
     device: str = "cpu"
+    tiers: ExpertTiers | None = None
+    after_request: Callable[[], None] | None = None
     turn_id: int | None = None
     identity: str = ""

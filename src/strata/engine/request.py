@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from strata.engine.sampler import Sampled
+    from strata.tiers.counters import TierCounts
 
 Message = Mapping[str, object]  # {"role": "user", "content": "..."} and what the template knows
 Prompt = str | Sequence[Message] | Sequence[int] | NDArray[np.int32]
@@ -46,6 +47,7 @@ class Timings:
     # many of them it was kept.
     drafts_proposed: tuple[int, ...] = ()
     drafts_accepted: tuple[int, ...] = ()
+    experts: TierCounts | None = None  # where they were found; None where all are in one place
 
     @property
     def prompt_tokens_per_s(self) -> float:

@@ -22,7 +22,7 @@ from strata.gpu.model import GpuModel
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK
 from strata.gpu.slot_plan import NUM_STAGES, SlotWishes, plan_with_slots, planned_slots
-from strata.tiers.expert_profile import read_profile
+from strata.tiers.kept_profile import starting_profile
 from strata.tiers.policy_table import PolicyOptions
 from strata.tiers.slots import shared_slots
 from strata.units import MiB
@@ -101,7 +101,7 @@ def load_model(
         limit_bytes=limit,
         host=make_host() if make_host is not None and slots is not None else None,
         slots=slots,
-        cache_options=None if slots is None else _cache_options(index, spec, settings),
+        cache_options=None if slots is None else _cache_options(spec, settings),
         on_progress=on_progress,
     )
 
@@ -128,17 +128,13 @@ def _plan_with_cache(
     return plan_with_slots(index, layout, spec, wishes, slots), slots
 
 
-def _cache_options(index: TensorIndex, spec: ModelSpec, settings: Settings) -> CacheOptions:
-    profile = None
-    if settings.expert_profile is not None:
-        name = str(index.metadata.get("general.name", ""))
-        profile = read_profile(settings.expert_profile, spec.num_layers, spec.num_experts, name)
+def _cache_options(spec: ModelSpec, settings: Settings) -> CacheOptions:
     return CacheOptions(
         policy=settings.expert_policy,
         policy_options=PolicyOptions(max_admissions=_ADMISSIONS),
         staged_share=settings.pcie_frac,
         num_stages=NUM_STAGES,
-        profile=profile,
+        profile=starting_profile(settings, spec),
         has_full_check=settings.verify_slots,
     )
 

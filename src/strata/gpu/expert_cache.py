@@ -7,6 +7,7 @@ Where bytes come from and who computes what is not in a slot is the other side's
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from strata.gpu.split import Split
 from strata.gpu.window_meter import Seen, WindowMeter
 from strata.tiers.expert_profile import ExpertProfile, learned_profile
 from strata.tiers.policy_table import make_policy
+from strata.tiers.rates import TierRates
 from strata.tiers.replay import carry_out
 from strata.tiers.slots import Residency
 
@@ -152,6 +154,7 @@ class ExpertCache:
         if self._request[3]:
             # Of a window that nobody waited for any more, so nobody was told.
             self.check(is_awaited=False)
+        self._meter.begins(time.perf_counter(), follows=not self._notes.has_any)
         if self._notes.has_any:
             self._learn_prompt()
         self._receive()
@@ -268,6 +271,18 @@ class ExpertCache:
         if self._notes.has_any:
             self._learn_prompt()
         return self._meter.counts(self._host.counts())
+
+    def tier_rates(self) -> TierRates | None:
+        """What experts cost in each place, as learned; None before anything was."""
+        self.work()
+        window_s, split = self._meter.free_s, self.split
+        if window_s is None:
+            return None
+        size = int(np.mean([home.blob_bytes for home in self._host.layers]))
+        return TierRates(
+            size, split.asked.cost, split.staged_cost, split.idle.value or 0.0, window_s,
+            self._mover.bytes_per_s,
+        )  # fmt: skip
 
     def learned(self) -> ExpertProfile:
         """What is known of the experts now, for the next run."""

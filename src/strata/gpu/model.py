@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
+    from strata.tiers.counters import TierCounts
+    from strata.tiers.expert_profile import ExpertProfile
     from strata.tiers.hand_off import ExpertHost
+    from strata.tiers.rates import TierRates
     from strata.tiers.slots import SlotLayout
 
 
@@ -182,9 +185,25 @@ class GpuModel:
         if self.experts is not None:
             self.experts.settle(num_rows, num_kept)
 
+    def tier_counts(self) -> TierCounts:
+        """What was asked of the experts since the start; there must be an expert cache."""
+        return self._cache().tier_counts()
+
+    def tier_rates(self) -> TierRates | None:
+        """What experts cost in each place, as learned; None before anything was."""
+        return self._cache().tier_rates()
+
+    def learned(self) -> ExpertProfile:
+        """What is known of the experts now, for the next run."""
+        return self._cache().learned()
+
     def memory_report(self) -> Mapping[str, int]:
         """Bytes of packed weights, by what they serve. Sessions come on top."""
         return dict(self.weights.num_bytes)
+
+    def _cache(self) -> ExpertCache:
+        assert self.experts is not None  # noqa: S101 - asked of models with an expert cache
+        return self.experts
 
     def close(self) -> None:
         """Ends the reading threads; weights go with the last reference to them.

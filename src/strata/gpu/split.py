@@ -137,16 +137,17 @@ class Split:
         typical = min(self._most, round(self.misses.value or 0.0))
         copied = int(self.counts[typical])
         left, asked = typical - copied, self.asked.cost
-        now = max(asked.of(left), self._staged_cost().of(copied) or (self.idle.value or 0.0))
+        now = max(asked.of(left), self.staged_cost.of(copied) or (self.idle.value or 0.0))
         return float(seconds[typical]) < _WORTH * now and int(counts[typical]) != copied
 
     def _balanced(self) -> tuple[Ints, Floats]:
         return balanced(
-            self._most, self.asked.cost, self._staged_cost(), idle=self.idle.value or 0.0,
+            self._most, self.asked.cost, self.staged_cost, idle=self.idle.value or 0.0,
             max_staged=self.num_stages,
         )  # fmt: skip
 
-    def _staged_cost(self) -> Cost:
+    @property
+    def staged_cost(self) -> Cost:
         """What copies cost, hits included; as measured at the start before any were seen."""
         cost = self.staged.cost
         if self.staged.weight:

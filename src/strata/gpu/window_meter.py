@@ -6,6 +6,8 @@ window is accepted, and again while the next one runs, where the counting is don
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _SERVED = {name: number for number, name in enumerate(SERVED)}
 # What the thread that answers takes until it sees a request and the card its answer.
 _ROUND_TRIP = 8e-6
+# Windows of one row whose time is remembered, and the longest that is one window's.
+_REMEMBERED, _LONGEST_S = 64, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,21 @@ class WindowMeter:
         self._split, self._served = split, served
         self._reachable = None if reachable.all() else reachable
         self._round_trip = _ROUND_TRIP
+        self._begun: float | None = None
+        self._period: float | None = None  # of the window that is counted next
+        self._free_s: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def begins(self, now_s: float, *, follows: bool) -> None:
+        """A window begins; ``follows``: the one before it was the last thing that was done."""
+        has_period = follows and self._begun is not None
+        self._period = now_s - (self._begun or 0.0) if has_period else None
+        self._begun = now_s
+
+    @property
+    def free_s(self) -> float | None:
+        """A window of one row from one's beginning to the next's, without what layers waited for
+        experts in no slot; the middle of the last ones."""
+        return statistics.median(self._free_s) if self._free_s else None
 
     def count(self, seen: Seen) -> None:
         """Adds a window."""
@@ -87,7 +106,10 @@ class WindowMeter:
         # A window that was also run to be captured, or run again, was served more than once.
         is_one = (since[:, _SERVED["requests"]] == 1) & (computed > 0)
         is_one &= since[:, _SERVED["experts"]] == computed
-        self._learn(seen.clock, computed, copied, since, is_one)
+        late_s = self._learn(seen.clock, computed, copied, since, is_one)
+        period, self._period = self._period, None
+        if has_one_row and period is not None and period < _LONGEST_S:
+            self._free_s.append(max(0.0, period - late_s))
 
     def add(self, name: str, counts: Ints) -> None:
         """Adds [L] to one of ``tiers.counters.COUNTED``."""
@@ -114,7 +136,10 @@ class WindowMeter:
         counts: Ints = np.minimum(table[is_miss.sum(axis=1)], able.sum(axis=1))
         return np.where(self.is_whole, 0, counts)
 
-    def _learn(self, clock: Ints, computed: Ints, copied: Ints, since: Ints, is_one: Bools) -> None:
+    def _learn(
+        self, clock: Ints, computed: Ints, copied: Ints, since: Ints, is_one: Bools
+    ) -> float:
+        """Tells the split what layers took; gives the seconds that misses held the window up."""
         posted, begun, answered = clock.T
         busy_ns = since[:, _SERVED["nanoseconds"]]
         wait_ns = np.where(computed > 0, np.maximum(answered - begun, 0), 0)
@@ -137,3 +162,6 @@ class WindowMeter:
             card_s[is_idle],
             (computed + copied)[is_open].astype(np.float64),
         )
+        ended = np.where(computed > 0, np.maximum(answered, begun), begun)
+        late = (ended - posted) / 1e9 - (self._split.idle.value or 0.0)
+        return float(np.maximum(late, 0.0)[is_open & (computed + copied > 0)].sum())
