@@ -134,7 +134,7 @@ def attention(sass_dir):
             "HEADS": 24, "KV_HEADS": 2, "DH": 256, "GROUPS": 4 if is_int8 else 1,
             "WIDTH": 64 if is_int8 else 256, "IS_INT8": is_int8,
             "WEIGHT_UNIT": 256.0 if is_int8 else 1.0, "BLOCK": 4, "BUDGET_BLOCKS": 512,
-            "NEIGHBOURS": attention_prompt.NEIGHBOURS, "IS_DENSE": False, "ROWS": 16, "TILE": tile,
+            "IS_DENSE": False, "ROWS": 16, "TILE": tile,
         }  # fmt: skip
         kernel, kind = attention_prompt._attend_kernel, "int8" if is_int8 else "halves"
         show(f"attention, {kind}", kernel, arguments, warps, stages, sass_dir, has_loop=True)

@@ -17,7 +17,7 @@ import os
 import time
 
 import compile_ahead
-import prompt_mixers_on_card as mixers
+import prompt_mixer_inputs as mixers
 import torch
 
 from strata.gpu.kernels import attention_prompt, conv_prompt, delta_scan
@@ -29,25 +29,19 @@ WALK = (delta_scan.WALK_COLUMNS, delta_scan.WALK_WARPS, delta_scan.WALK_STAGES,
         delta_scan.WALK_PARTS)  # fmt: skip
 # By kind: what is set, and its values; the first are those in use.
 SCAN = {
-    "walk": [("plain", *WALK), ("turned", 64, 4, 2, 4), ("turned", 64, 4, 2, 2),
-             ("turned", 64, 4, 2, 8), ("turned", 128, 8, 2, 4), ("turned", 32, 2, 2, 4),
-             ("plain", 32, 4, 3, 2), ("plain", 32, 4, 2, 4)],
-    "prepare": [delta_scan.PREPARE, (4, 4, 168), (8, 4, 168), (8, 4, None), (8, 4, 128),
-                (4, 8, 128), (2, 4, None)],
-    "conv": [(conv_prompt.TILE_ROWS, conv_prompt.TILE_WARPS), (16, 4), (16, 2), (8, 2), (8, 4),
-             (32, 8), (64, 8)],
-    "norm": [(delta_scan.NORM_ROWS, delta_scan.NORM_WARPS), (8, 2), (16, 4), (16, 8), (32, 8),
-             (4, 1), (8, 1)],
+    "walk": [WALK, (32, 4, 3, 2), (32, 4, 2, 4), (64, 8, 2, 2), (32, 2, 2, 2), (16, 4, 2, 2)],
+    "prepare": [delta_scan.PREPARE, (4, 4, 168), (8, 4, 168), (4, 4, None), (8, 4, None),
+                (4, 4, 128), (2, 4, None)],
+    "conv": [(conv_prompt.TILE_ROWS, conv_prompt.TILE_WARPS), (16, 4), (8, 2), (32, 4)],
+    "norm": [(delta_scan.NORM_ROWS, delta_scan.NORM_WARPS), (8, 4), (32, 8), (32, 16), (16, 4)],
 }  # fmt: skip
 ATTENTION = {
-    "halves": [(*HALVES, 0), (64, 3, 4, None, 0), (64, 5, 4, None, 0), (64, 5, 8, None, 0),
-               (32, 3, 4, None, 0), (32, 3, 4, 128, 0), (32, 5, 4, None, 0), (32, 5, 4, 128, 0),
-               (32, 5, 2, None, 0), (32, 3, 2, None, 0), (64, 3, 4, None, 132),
-               (32, 5, 4, None, 132), (16, 5, 2, None, 0), (16, 5, 4, None, 0)],
-    "int8": [(*INT8, 0), (32, 2, 2, None, 0), (32, 3, 2, None, 0), (32, 5, 2, None, 0),
-             (64, 3, 4, None, 0), (64, 5, 4, None, 0), (32, 3, 4, None, 0), (32, 5, 4, None, 0)],
-    "dense": [(attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS), (64, 16), (32, 32),
-              (64, 64), (32, 64), (128, 32)],
+    "halves": [HALVES, (32, 4, 2, None), (32, 2, 2, None), (64, 3, 4, None), (64, 2, 4, None),
+               (16, 3, 2, None), (16, 5, 2, None), (32, 5, 2, None), (32, 3, 1, None)],
+    "int8": [INT8, (32, 3, 2, None), (32, 1, 2, None), (16, 2, 1, None), (16, 3, 2, None),
+             (64, 3, 4, None)],
+    "dense": [(attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS), (64, 32), (64, 64),
+              (128, 64), (128, 16)],
 }  # fmt: skip
 KINDS = {"scan": SCAN, "attention": ATTENTION}
 
@@ -57,11 +51,8 @@ def chosen(kind, variant):
     """Launches take this variant meanwhile."""
     before = [dict(vars(module)) for module in (attention_prompt, conv_prompt, delta_scan)]
     if kind == "walk":
-        delta_scan.IS_TURNED = variant[0] == "turned"
-        delta_scan.TURNED = variant[1:]
-        if not delta_scan.IS_TURNED:
-            (delta_scan.WALK_COLUMNS, delta_scan.WALK_WARPS, delta_scan.WALK_STAGES,
-             delta_scan.WALK_PARTS) = variant[1:]  # fmt: skip
+        (delta_scan.WALK_COLUMNS, delta_scan.WALK_WARPS, delta_scan.WALK_STAGES,
+         delta_scan.WALK_PARTS) = variant  # fmt: skip
     elif kind == "prepare":
         delta_scan.PREPARE = variant
     elif kind == "conv":
@@ -71,8 +62,7 @@ def chosen(kind, variant):
     elif kind == "dense":
         attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS = variant
     else:
-        attention_prompt.SPARSE_HALVES = attention_prompt.SPARSE_INT8 = variant[:4]
-        attention_prompt.NEIGHBOURS = variant[4]
+        attention_prompt.SPARSE_HALVES = attention_prompt.SPARSE_INT8 = variant
     try:
         yield
     finally:

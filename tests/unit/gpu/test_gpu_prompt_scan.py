@@ -127,22 +127,6 @@ def test_a_chunk_is_the_reference_within_its_bounds(geometry, position, num, dev
     assert_within(state.memory, memory, 5e-7 * max(1.0, np.abs(memory).max()), 2e-3)
 
 
-def test_the_turned_walk_is_the_reference_and_leaves_no_trace_of_cuts(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delta_scan, "IS_TURNED", True)
-    layer, position, num = Layer(IN_PARTS, 75, device), 250, 75
-    whole, state = layer.state(position), layer.state(position)
-    out = layer.chunk(whole, position, 0, num)
-    expected, memory = layer.expected()
-    assert_within(out, expected, 1e-5, 2e-2)
-    assert_within(whole.memory, memory, 5e-7 * max(1.0, np.abs(memory).max()), 2e-3)
-    cut = 256 - position
-    parts = [layer.chunk(state, position, 0, cut), layer.chunk(state, 256, cut, num - cut)]
-    assert torch.equal(torch.cat(parts), out)
-    assert torch.equal(state.memory, whole.memory)
-
-
 @pytest.mark.parametrize("gain", [0.0, 8.0])
 def test_equal_keys_do_not_lose_the_inverse(gain: float, device: str) -> None:
     """Every token has the same key: products of the triangle grow fastest here."""

@@ -30,16 +30,13 @@ if TYPE_CHECKING:
 # Cells of a tile, stages of the loop, warps and most registers of a thread, for one query's own
 # cells: of halves, then of int8. A tile's cells come by way of its blocks, so with three stages the
 # blocks come one tile earlier, and with five the cells two tiles ahead.
-# The fastest tried on an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py):
-# 6.8 ms a layer (8.7 with one tile under way, 8.6 with 32 cells of two warps), and 9.5 (10.7).
+# The fastest tried on an H200 for 8,192 rows behind 24,576, 2026-11-30 (mixer_variants_on_card.py):
+# halves 6.77 ms a layer (64 cells of four warps 7.87 with three stages, 8.82 with two), int8 10.54.
 _Sparse = tuple[int, int, int, int | None]
-SPARSE_HALVES: _Sparse = (64, 2, 4, None)
-SPARSE_INT8: _Sparse = (32, 1, 2, None)
-# Programs between two that take neighbouring queries, if any: those of one multiprocessor, where
-# they could find each other's cells in the first level cache.
-NEIGHBOURS = 0
-# Of a tile that sees all cells.
-DENSE_CELLS, DENSE_ROWS = 64, 32
+SPARSE_HALVES: _Sparse = (32, 3, 2, None)
+SPARSE_INT8: _Sparse = (32, 2, 2, None)
+# Of a tile that sees all cells: 0.86 ms for the first 2,048 rows of a prompt, 1.17 with 64 cells.
+DENSE_CELLS, DENSE_ROWS = 128, 32
 # Powers of two that keep low halves from vanishing: of queries, and of weights times code scales.
 _QUERY_UNIT = tl.constexpr(16.0)
 _PER_QUERY_UNIT = tl.constexpr(1 / 16)
@@ -82,7 +79,7 @@ def attend_prompt(
         "HEADS": heads, "KV_HEADS": kv_heads, "DH": head_dim, "GROUPS": groups,
         "WIDTH": max(16, next_power_of_2(head_dim // groups)), "IS_INT8": cells.is_int8,
         "WEIGHT_UNIT": _WEIGHT_UNIT if cells.is_int8 else 1.0, "BLOCK": block,
-        "BUDGET_BLOCKS": budget_blocks, "NEIGHBOURS": NEIGHBOURS,
+        "BUDGET_BLOCKS": budget_blocks,
     }  # fmt: skip
     args = (
         queries, cells.keys, cells.values, cells.key_scales, cells.value_scales, chosen, gate, out,
@@ -108,8 +105,7 @@ def _attend_kernel(
     gate_row_stride, gate_head_stride, capacity, position, first_row, end_row,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DH: tl.constexpr, GROUPS: tl.constexpr,
     WIDTH: tl.constexpr, IS_INT8: tl.constexpr, WEIGHT_UNIT: tl.constexpr, BLOCK: tl.constexpr,
-    BUDGET_BLOCKS: tl.constexpr, NEIGHBOURS: tl.constexpr, IS_DENSE: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr,
+    BUDGET_BLOCKS: tl.constexpr, IS_DENSE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     PER_KV: tl.constexpr = HEADS // KV_HEADS
     kv = tl.program_id(1)
@@ -125,13 +121,7 @@ def _attend_kernel(
         # A column that is not there sees one cell, since a softmax of nothing is undefined.
         seen = tl.where(is_n, position + query + 1, 1)
     else:
-        row = tl.program_id(0)
-        if NEIGHBOURS > 0:
-            group = row // (2 * NEIGHBOURS) * (2 * NEIGHBOURS)
-            if group + 2 * NEIGHBOURS <= end_row - first_row:
-                inside = row - group
-                row = group + inside % NEIGHBOURS * 2 + inside // NEIGHBOURS
-        row += first_row
+        row = first_row + tl.program_id(0)
         query, head = row + offs_n * 0, offs_n
         is_n = offs_n < PER_KV
         num_cells = position + row + 1

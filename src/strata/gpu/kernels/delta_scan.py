@@ -22,7 +22,6 @@ import triton.language as tl
 
 from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid, silu
 from strata.gpu.kernels.conv_prompt import UNIT
-from strata.gpu.kernels.delta_walk import _turned_walk_kernel
 from strata.gpu.kernels.gated_delta import softplus
 from strata.gpu.kernels.halves import add_pairs, dot_pairs, load_pair, power_scale, split
 from strata.gpu.kernels.prompt_codes import store_prompt_codes
@@ -38,19 +37,17 @@ if TYPE_CHECKING:
 CHUNK = 64
 """Tokens of a chunk; prompts may be cut at its multiples."""
 
-# Value columns of one program of the walk, its warps, and chunks under way: the fastest tried on
-# an H200 with 8,192 rows, 2026-11-29 (prompt_mixers_on_card.py): 2.06 ms with the launch before it,
-# 2.37 with one chunk under way. That was with the memory in one part, when registers were spilled
-# and a multiprocessor had room for one program.
-WALK_COLUMNS, WALK_WARPS, WALK_STAGES = 32, 4, 2
-# Parts of the key values that products take one after the other, so that nothing is spilled.
-WALK_PARTS = 2
-# Whether ``delta_walk`` is taken instead, with columns, warps, stages and parts of its own.
-IS_TURNED, TURNED = False, (64, 4, 2, 4)
-# Parts, warps and most registers of a thread of what goes before the walk.
-PREPARE: tuple[int, int, int | None] = (4, 4, None)
-# Heads and warps of a program of the gated norm.
-NORM_ROWS, NORM_WARPS = 8, 4
+# Value columns of one program of the walk, its warps, and chunks under way; and parts of the key
+# values that products take one after the other, so that nothing is spilled. The fastest tried on an
+# H200 with 8,192 rows, 2026-11-30 (mixer_variants_on_card.py): 1.92 ms with what went before the
+# walk then, 2.64 in four parts, 2.76 with three chunks under way. A walk with the memory's columns
+# as rows of every product, whose threads do not wait for each other, was within 1 %.
+WALK_COLUMNS, WALK_WARPS, WALK_STAGES, WALK_PARTS = 32, 4, 2, 2
+# Parts, warps and most registers of a thread of what goes before the walk: 1.74 ms in all, 1.92
+# with four parts and any registers.
+PREPARE: tuple[int, int, int | None] = (8, 4, 128)
+# Heads and warps of a program of the gated norm: 0.25 ms, 0.34 with 8 heads of four warps.
+NORM_ROWS, NORM_WARPS = 16, 8
 _EXACT = tl.constexpr("tf32x3")
 _UNIT = tl.constexpr(UNIT)
 _PER_UNIT = tl.constexpr(1 / UNIT)
@@ -129,16 +126,12 @@ def delta_scan(
         **shape, PARTS=min(PREPARE[0], shape["DK_TILE"] // 16), num_warps=PREPARE[1],
         maxnreg=PREPARE[2], **LAUNCH,
     )  # fmt: skip
-    columns, warps, stages, parts = WALK_COLUMNS, WALK_WARPS, WALK_STAGES, WALK_PARTS
-    if IS_TURNED:
-        columns, warps, stages, parts = TURNED
-    columns = min(columns, max(16, next_power_of_2(value_dim)))
-    kernel = _turned_walk_kernel if IS_TURNED else _walk_kernel
-    kernel[(heads, cdiv(value_dim, columns))](
+    columns = min(WALK_COLUMNS, max(16, next_power_of_2(value_dim)))
+    _walk_kernel[(heads, cdiv(value_dim, columns))](
         rows.queries, rows.keys, rows.queries.stride(0), rows.values, memory, scratch.inverse,
         scratch.within, scratch.rates, out, first_row, num_rows, chunks, key_dim**-0.5, **shape,
-        DV=value_dim, COLUMNS=columns, PARTS=min(parts, shape["DK_TILE"] // 16),
-        num_warps=warps, num_stages=stages, **LAUNCH,
+        DV=value_dim, COLUMNS=columns, PARTS=min(WALK_PARTS, shape["DK_TILE"] // 16),
+        num_warps=WALK_WARPS, num_stages=WALK_STAGES, **LAUNCH,
     )  # fmt: skip
 
 
@@ -154,7 +147,7 @@ def gated_norm(
 ) -> None:
     """out = rms norm of every head of ``out`` times sigmoid(z), in place or as codes only.
 
-    Bytes a row: 74 KB at 48 heads of 128, as codes 57 KB. Grid: tiles of 8 heads of any rows.
+    Bytes a row: 74 KB at 48 heads of 128, as codes 57 KB. Grid: tiles of 16 heads of any rows.
 
     Args:
         out: [N, Hv * Dv] float32.
