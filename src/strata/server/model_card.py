@@ -6,14 +6,26 @@ Owns which facts are told. No figure in it changes while the server runs.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from strata import __version__
+from strata.engine.sampling_params import SamplingParams
 from strata.model_spec import LayerKind
 
 if TYPE_CHECKING:
     from strata.server.serving import Serving
     from strata.server.telemetry_host import HostFacts
+
+_DEFAULTS: Final = SamplingParams()
+_TOLD: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 
 def card_of(serving: Serving, machine: HostFacts) -> dict[str, Any]:
@@ -39,6 +51,7 @@ def card_of(serving: Serving, machine: HostFacts) -> dict[str, Any]:
             "has_thinking": model.text.has_thinking,
             "has_images": False,
         },
+        "sampling": {name: getattr(_DEFAULTS, name) for name in _TOLD},
         "context_len": None if ready is None else ready.context_len,
         "machine": dataclasses.asdict(machine),
     }

@@ -14,6 +14,7 @@ from strata.server.faults import bad_request
 from strata.server.metrics import CONTENT_TYPE
 from strata.server.model_card import card_of
 from strata.server.monitor import SHOWN_REQUESTS
+from strata.server.monitor_metrics import scrape
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -42,7 +43,7 @@ async def about(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """The figures as Prometheus reads them."""
-    text = await _monitor(request).metrics()
+    text = await scrape(_monitor(request))
     # Not media_type: that adds a second charset.
     return Response(text.encode(), headers={"content-type": CONTENT_TYPE})
 

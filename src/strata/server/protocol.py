@@ -121,6 +121,8 @@ class Costs(msgspec.Struct, frozen=True, array_like=True):
     ttft_s: float
     drafts_proposed: int = 0
     drafts_accepted: int = 0
+    experts: dict[str, int] = {}
+    """Sums of ``tiers.counters`` by name; empty where all experts are in one place."""
 
 
 class Ended(Message, frozen=True):
@@ -147,8 +149,6 @@ class Status(Message, frozen=True):
     num_waiting: int
     num_answered: int
     memory_bytes: dict[str, int]
-    counters: dict[str, int] = {}
-    """Counts since its start by name; active experts by the tier they were found in."""
     conversations: dict[str, int] = {}
     """How often conversations were continued and from where, and what is kept of them."""
 

@@ -108,6 +108,7 @@ class Totals:
     decode_s: float = 0.0
     drafts_proposed: int = 0
     drafts_accepted: int = 0
+    experts: dict[str, int] = field(default_factory=dict)  # as ``Costs.experts``
     first_token_s: Histogram = field(
         default_factory=lambda: Histogram((0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300))
     )
@@ -203,6 +204,8 @@ class RequestsLog:
         totals.decode_s += costs.decode_s
         totals.drafts_proposed += costs.drafts_proposed
         totals.drafts_accepted += costs.drafts_accepted
+        for name, count in costs.experts.items():
+            totals.experts[name] = totals.experts.get(name, 0) + count
         if costs.generated_tokens > 1:
             totals.token_s.add(costs.decode_s / (costs.generated_tokens - 1))
         # Written after the client had left, or an end token, of which no message tells.

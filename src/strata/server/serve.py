@@ -170,7 +170,7 @@ async def _run(
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             failure = await watch
-        await monitor.close()
+        monitor.close()
         await serving.engine.close()
     if watch.done() and not watch.cancelled() and failure is not None:
         raise EngineStopped(failure.text)
