@@ -130,7 +130,7 @@ def test_how_tokens_were_read_does_not_matter(model: GpuModel) -> None:
     drafter.propose(int(WORDS[9]), 1)  # this one
     window(9, 4, 2)
     assert drafter.propose(last, 2) == expected
-    drafter.load(kept)
+    drafter.load(kept, 9)
     window(9, 2, 2)
     assert drafter.propose(last, 2) == expected
     drafter.reset()

@@ -296,8 +296,11 @@ def _arrays(content: bytearray) -> Arrays:
         at += -at % _ALIGN if num_bytes else 0
         if at + num_bytes > len(content):
             raise CheckpointError("an array in it is larger than its place.")
-        count = math.prod(sizes)
-        arrays.append(np.frombuffer(content, dtype, count, at if count else 0).reshape(sizes))
+        flat = np.frombuffer(content, dtype, math.prod(sizes), at if num_bytes else 0)
+        try:
+            arrays.append(flat.reshape(sizes))
+        except (ValueError, OverflowError):  # no elements, but sizes beyond any memory
+            raise CheckpointError("an array in it has sizes that cannot be.") from None
         at += num_bytes
     if at != len(content):
         raise CheckpointError("bytes in it belong to nothing.")
