@@ -55,7 +55,8 @@ SOME = (
     (2, 2, 1, 2, 2, 3), (1, 2, 2, 2, 2, 2, 168), (1, 2, 2, 2, 2, 3, 168), (1, 2, 2, 4, 2, 2, 128),
     (1, 2, 4, 2, 2, 2, 128), (2, 2, 1, 1, 2, 3),
 )  # fmt: skip
-MIXES = ((64, 4, 3), (64, 8, 3), (64, 8, 2), (32, 4, 3), (32, 8, 3), (64, 8, 4), (128, 16, 2))
+# Without (32, 8, 3), whose streams are added in another order.
+MIXES = ((64, 8, 3), (64, 4, 3), (64, 8, 2), (32, 4, 3), (64, 8, 4), (128, 16, 2))
 # Kind: formats of its matrices, their rows and columns, what is tried.
 CASES = {
     "dense": (("IQ4_XS",), 16384, HIDDEN, DENSE),
