@@ -7,13 +7,13 @@ Does not decide anything: ``None`` means the engine decides. Nothing edits setti
 
 from __future__ import annotations
 
-import difflib
 import os
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strata.errors import SettingsError
+from strata.wishes import Wish, check, parse, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,23 +22,6 @@ KV_FORMATS = ("f16", "f32", "int8")
 DEVICES = ("cpu", "cuda", "auto")
 ISAS = ("scalar", "avx2", "avx512", "amx")
 EXPERT_POLICIES = ("lru", "lfu", "swaps", "ema", "stale", "lru-filter")
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is known of one settings field besides its name and type.
-
-    ``kind`` is the type of a value that is present: ``int``, ``float``, ``str``, ``bool`` or
-    ``Path``.
-    """
-
-    kind: type
-    help: str
-    flags: tuple[str, ...]
-    env: str | None = None
-    choices: tuple[str, ...] | None = None
-    minimum: float | None = None
-    maximum: float | None = None
 
 
 def _wish(kind: type, flags: str, text: str, **rest: Any) -> dict[str, Wish]:
@@ -81,9 +64,63 @@ class Settings:
         metadata=_wish(
             int,
             "--vram-limit",
-            "Most memory taken on a graphics card, in MiB. Default: what is free.",
+            "Most memory taken on a graphics card, in MiB or as 12G. Default: what is free.",
             env="STRATA_VRAM_LIMIT",
             minimum=1,
+            maximum=1 << 24,
+            is_mib=True,
+        ),
+    )
+    ram_limit: int | None = field(
+        default=None,
+        metadata=_wish(
+            int,
+            "--ram-limit",
+            "Most memory of the machine taken, in MiB or as 8G: experts that have no room in it "
+            "are read from the disk when they are wanted. Default: what is free, less an eighth "
+            "of it or 4 GiB.",
+            env="STRATA_RAM_LIMIT",
+            minimum=1,
+            maximum=1 << 24,
+            is_mib=True,
+        ),
+    )
+    resident_experts: bool = field(
+        default=False,
+        metadata=_wish(
+            bool,
+            "--resident-experts/--all-experts-in-memory",
+            "Keep in memory only experts that are not on the card; the others are in the expert "
+            "store.",
+        ),
+    )
+    expert_store: Path | None = field(
+        default=None,
+        metadata=_wish(
+            Path,
+            "--expert-store",
+            "Folder of the expert store, a file that is made once for a model whose experts do not "
+            "all fit in memory. Default: the model's folder.",
+            env="STRATA_EXPERT_STORE",
+        ),
+    )
+    mmap_experts: bool = field(
+        default=False,
+        metadata=_wish(
+            bool,
+            "--mmap-experts/--no-mmap-experts",
+            "Make no expert store: read experts from the model's own file, which takes longer for "
+            "each.",
+        ),
+    )
+    vram_reserve: int = field(
+        default=256,
+        metadata=_wish(
+            int,
+            "--vram-reserve-mib",
+            "Memory of a graphics card that slots for experts leave free, in MiB.",
+            env="STRATA_VRAM_RESERVE",
+            minimum=0,
             maximum=1 << 24,
         ),
     )
@@ -273,7 +310,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            _check(item, getattr(self, item.name))
+            check(item, getattr(self, item.name))
 
     @classmethod
     def from_options(
@@ -291,16 +328,16 @@ class Settings:
         names = {item.name: item for item in fields(cls)}
         for name in options:
             if name not in names:
-                raise SettingsError(_unknown(name, tuple(names)))
+                raise SettingsError(unknown(name, tuple(names)))
         if environ is None:
             environ = os.environ
         values: dict[str, Any] = {}
         for name, item in names.items():
             wish: Wish = item.metadata["wish"]
             if options.get(name) is not None:
-                values[name] = _parse(name, wish, options[name])
+                values[name] = parse(name, wish, options[name])
             elif wish.env is not None and environ.get(wish.env):
-                values[name] = _parse(wish.env, wish, environ[wish.env])
+                values[name] = parse(wish.env, wish, environ[wish.env])
         return cls(**values)
 
 
@@ -336,71 +373,3 @@ def is_debug() -> bool:
 def api_key_of_environment() -> str | None:
     """``STRATA_API_KEY``: the key of ``strata serve``, for those who keep it off command lines."""
     return os.environ.get("STRATA_API_KEY") or None
-
-
-def nearest(name: str, known: tuple[str, ...]) -> str | None:
-    """The known name that looks most like ``name``, if one does."""
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
-def _unknown(name: str, known: tuple[str, ...]) -> str:
-    guess = nearest(name, known)
-    hint = f"did you mean {guess}?" if guess else f"one of {', '.join(known)}."
-    return f"there is no setting {name!r}.\n  Try: {hint}"
-
-
-def _parse(name: str, wish: Wish, value: object) -> object:
-    if not isinstance(value, str):
-        return Path(value) if wish.kind is Path and isinstance(value, os.PathLike) else value
-    if wish.kind is int:
-        try:
-            return int(value)
-        except ValueError:
-            raise SettingsError(
-                f"{name} must be a whole number, not {value!r}.\n  Try: {name}=1"
-            ) from None
-    if wish.kind is float:
-        try:
-            return float(value)
-        except ValueError:
-            raise SettingsError(
-                f"{name} must be a number, not {value!r}.\n  Try: {name}=0.5"
-            ) from None
-    if wish.kind is bool:
-        known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if value.lower() not in known:
-            raise SettingsError(f"{name} must be 0 or 1, not {value!r}.\n  Try: {name}=1")
-        return known[value.lower()]
-    return Path(value) if wish.kind is Path else value
-
-
-def _check(item: Field[Any], value: object) -> None:
-    wish: Wish = item.metadata["wish"]
-    if value is None and item.default is None:
-        return
-    is_wrong_number = wish.kind in (int, float) and isinstance(value, bool)
-    kinds = (int, float) if wish.kind is float else wish.kind
-    if not isinstance(value, kinds) or is_wrong_number:
-        raise SettingsError(
-            f"setting {item.name} must be {wish.kind.__name__}, not {type(value).__name__} "
-            f"({value!r}).\n  Try: {wish.flags[0]}"
-        )
-    if wish.choices is not None and value not in wish.choices:
-        guess = nearest(str(value), wish.choices)
-        hint = guess if guess else " or ".join(wish.choices)
-        raise SettingsError(
-            f"setting {item.name} must be one of {', '.join(wish.choices)}, not {value!r}.\n"
-            f"  Try: {hint}"
-        )
-    if isinstance(value, int | float):
-        if wish.minimum is not None and value < wish.minimum:
-            raise SettingsError(
-                f"setting {item.name} must be at least {wish.minimum}, not {value}.\n"
-                f"  Try: {wish.flags[0]} {wish.minimum}"
-            )
-        if wish.maximum is not None and value > wish.maximum:
-            raise SettingsError(
-                f"setting {item.name} must be at most {wish.maximum}, not {value}.\n"
-                f"  Try: {wish.flags[0]} {wish.maximum}"
-            )

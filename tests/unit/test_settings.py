@@ -80,3 +80,17 @@ def test_every_field_has_a_flag_a_help_and_a_row_in_the_table():
 def test_docs_hold_the_table_of_the_fields():
     page = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
     assert settings_table() in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("8G", 8192), ("1.5GiB", 1536), ("300", 300), ("512M", 512), ("1tb", 1 << 20)]
+)
+def test_memory_may_be_said_with_a_unit(text: str, mib: int) -> None:
+    for name in ("ram_limit", "vram_limit"):
+        assert getattr(Settings.from_options({name: text}), name) == mib
+
+
+@pytest.mark.parametrize("text", ["8X", "G", "-1", "0"])
+def test_other_units_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="ram_limit"):
+        Settings.from_options({"ram_limit": text})

@@ -16,7 +16,8 @@ import typer.core
 
 from strata import __version__
 from strata.errors import SettingsError, StrataError
-from strata.settings import is_debug, nearest
+from strata.settings import is_debug
+from strata.wishes import nearest
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2

@@ -17,6 +17,11 @@ ENGINE_SETTINGS = (
     "context_len",
     "device",
     "vram_limit",
+    "ram_limit",
+    "resident_experts",
+    "expert_store",
+    "mmap_experts",
+    "vram_reserve",
     "expert_cache",
     "expert_cache_per_layer",
     "expert_policy",
@@ -62,7 +67,7 @@ def _parameter(name: str) -> inspect.Parameter:
     if default is not None and wish.kind is not bool:
         text += f" Default: {default}."
     # Always None when not given: Settings knows the default, and the environment comes between.
-    kind: Any = wish.kind | None
+    kind: Any = (str if wish.is_mib else wish.kind) | None
     option = typer.Option(*wish.flags, help=text, show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]

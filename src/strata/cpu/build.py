@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata import _native
+from strata.cpu.expert_build import open_tier
 from strata.cpu.model import CHUNK_TOKENS, CpuModel
 from strata.cpu.native import set_up
 from strata.errors import DeviceError, SettingsError
@@ -35,27 +36,31 @@ def load_model(
     Args:
         index: an open model whose layout has been checked; may be closed afterwards.
         spec: its geometry.
-        settings: threads, isa, kv_format, chunk_tokens, direct_io and draft_tokens are used.
+        settings: threads, isa, kv_format, chunk_tokens, direct_io, draft_tokens and those of the
+            file tier are used.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
         CheckpointError: a tensor cannot be used; names it.
         DeviceError: this processor lacks the instruction set asked for.
         SettingsError: a format of keys and values that only a card has.
+        PlanError: the memory this may take is too small even with experts on the disk.
     """
     if settings.kv_format == "int8":
         raise SettingsError(
             "the processor keeps keys and values as f16 or f32, not as int8 (setting kv_format).\n"
             "  Try: --kv f16"
         )
+    ctx = open_context(settings.threads, settings.isa)
     return CpuModel(
-        open_context(settings.threads, settings.isa),
+        ctx,
         index,
         spec,
         kv_format=settings.kv_format,
         chunk_tokens=settings.chunk_tokens or CHUNK_TOKENS,
         direct_io=settings.direct_io,
         has_draft=settings.draft_tokens > 0 and spec.num_draft_layers > 0,
+        tier=open_tier(ctx, index, spec, settings, on_progress),
         on_progress=on_progress,
     )
 

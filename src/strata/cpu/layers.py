@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from strata import _native
+from strata.cpu.expert_tier import not_read
 from strata.session_rules import not_finite
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def moe(ctx: Context, weights: MoeWeights, spec: ModelSpec, rows: RowViews, laye
 
     Raises:
         StrataError: a router logit is not a finite number.
+        CheckpointError: experts lie in a file that cannot be read.
     """
     outs = [rows.router_logits, rows.shared_logits]
     _native.product(ctx, weights.routers, rows.x, outs)
@@ -150,7 +152,10 @@ def moe(ctx: Context, weights: MoeWeights, spec: ModelSpec, rows: RowViews, laye
         raise not_finite(
             f"the router of layer {layer} gave NaN or infinity for row {bad_row} of this step"
         )
-    _native.experts(
-        ctx, weights.experts, rows.x, rows.expert_ids, rows.topk_weights, weights.shared,
-        rows.shared_weight, rows.out,
-    )  # fmt: skip
+    try:
+        _native.experts(
+            ctx, weights.experts, rows.x, rows.expert_ids, rows.topk_weights, weights.shared,
+            rows.shared_weight, rows.out,
+        )  # fmt: skip
+    except _native.ExpertsNotRead as error:
+        raise not_read(error) from error

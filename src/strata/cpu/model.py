@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from strata._native import Context
+    from strata.cpu.expert_tier import ExpertTier
     from strata.cpu.weights import HcWeights, ModelWeights
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
@@ -33,6 +34,8 @@ class CpuModel:
         chunk_tokens: prompt tokens of one step.
         direct_io: read n-gram rows past the page cache; None: see ``NgramTable``.
         has_draft: load the draft layer; the file must have one. Its sessions then have a drafter.
+        tier: has the routed experts, of which not all are in memory; closed with the model. None
+            keeps them all in memory.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
@@ -49,14 +52,16 @@ class CpuModel:
         chunk_tokens: int = CHUNK_TOKENS,
         direct_io: bool | None = None,
         has_draft: bool = False,
+        tier: ExpertTier | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.ctx = ctx
+        self.expert_tier = tier
         self.kv_format = kv_format
         self.chunk_tokens = chunk_tokens
         self._spec = spec
         self.weights: ModelWeights = load_weights(
-            ctx, index, spec, on_progress, has_draft=has_draft
+            ctx, index, spec, on_progress, has_draft=has_draft, tier=tier
         )
         self.ngram_table: NgramTable | None = None
         if spec.ngram is not None:
@@ -91,6 +96,8 @@ class CpuModel:
 
     def close(self) -> None:
         """Ends the reading threads; weights go with the last reference to them."""
+        if self.expert_tier is not None:
+            self.expert_tier.close()
         if self.ngram_table is not None:
             self.ngram_table.close()
 

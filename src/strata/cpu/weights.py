@@ -18,6 +18,7 @@ from strata.model_spec import Gate, LayerKind, ModelSpec
 if TYPE_CHECKING:
     from strata._native import Context, DenseLayer, Experts, GdnLayer, Matrix, QsaLayer
     from strata.cpu.buffers import Floats
+    from strata.cpu.expert_tier import ExpertTier
     from strata.formats.model_tensors import Embedding, OnProgress
     from strata.formats.tensor_index import TensorIndex
 
@@ -132,6 +133,7 @@ def load_weights(
     on_progress: OnProgress | None = None,
     *,
     has_draft: bool = False,
+    tier: ExpertTier | None = None,
 ) -> ModelWeights:
     """The model of ``index``, packed.
 
@@ -141,11 +143,12 @@ def load_weights(
         spec: its geometry.
         on_progress: called with (bytes read, bytes to read).
         has_draft: load the draft layer too; the file must have one.
+        tier: has the routed experts of the decoder layers; None packs them all into memory.
 
     Raises:
         CheckpointError: a float tensor holds NaN or infinity; names it.
     """
-    return _Loader(ctx, index, spec, on_progress, has_draft=has_draft).model()
+    return _Loader(ctx, index, spec, on_progress, has_draft=has_draft, tier=tier).model()
 
 
 class _Loader:
@@ -157,8 +160,10 @@ class _Loader:
         on_progress: OnProgress | None,
         *,
         has_draft: bool,
+        tier: ExpertTier | None,
     ) -> None:
         self._index = index
+        self._tier = tier
         self._spec = spec
         self._has_draft = has_draft
         self._file = ModelTensors(index, spec, has_draft=has_draft, on_progress=on_progress)
@@ -171,9 +176,12 @@ class _Loader:
         embedding = self._file.embedding(tensor_name(Role.EMBEDDING))
         head = [tensors.matrix(Role.EMBEDDING if spec.is_head_tied else Role.HEAD, None)]
         num_bytes = dict(tensors.num_bytes)
+        if self._tier is not None:
+            num_bytes["routed experts"] = self._tier.num_bytes
+        before = tensors.num_bytes.total()
         draft = self._draft(spec.num_layers, embedding, head) if self._has_draft else None
         if draft is not None:
-            num_bytes["draft layer"] = tensors.num_bytes.total() - sum(num_bytes.values())
+            num_bytes["draft layer"] = tensors.num_bytes.total() - before
         return ModelWeights(embedding, layers, final, head, draft, num_bytes)
 
     def _end(self, norm: Role, down: Role, up: Role, layer: int | None) -> HcWeights:
@@ -209,7 +217,7 @@ class _Loader:
             ),
             [tensors.matrix(Role.ATTN_OUT, layer)],
             self._hc_ffn(layer),
-            self._moe(layer),
+            self._moe(layer, None),
             self._end(Role.DRAFT_HC_NORM, Role.DRAFT_HC_DOWN, Role.DRAFT_HC_UP, layer),
             head,
         )
@@ -224,7 +232,7 @@ class _Loader:
             self._hc_attn(layer),
             self._gdn(layer) if is_gdn else self._qsa(layer),
             self._hc_ffn(layer),
-            self._moe(layer),
+            self._moe(layer, self._tier),
         )
 
     def _hc_attn(self, layer: int) -> HcWeights:
@@ -294,7 +302,7 @@ class _Loader:
             self._tensors.transposed(Role.PLE_CONV, layer),
         )
 
-    def _moe(self, layer: int) -> MoeWeights:
+    def _moe(self, layer: int, tier: ExpertTier | None) -> MoeWeights:
         spec = self._spec
         routers = [
             self._tensors.matrix(Role.ROUTER, layer),
@@ -304,6 +312,9 @@ class _Loader:
         shared = self._tensors.stack(
             (gate, up, down), layer, spec.shared_expert_size, "shared experts"
         )
+        if tier is not None:
+            tier.fill_layer(layer, self._file)
+            return MoeWeights(routers, _native.Experts(tier.source, layer), shared)
         fused = tensor_name(Role.EXPERTS_GATE_UP, layer)
         if fused in self._index:
             roles = (Role.EXPERTS_GATE_UP, Role.EXPERTS_GATE_UP, Role.EXPERTS_DOWN)
