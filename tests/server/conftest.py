@@ -26,9 +26,11 @@ SOURCE = str(Path(errors.__file__).resolve().parents[1])
 class Served:
     """A server in a process of its own."""
 
+    PROGRAM = ("strata.cli.app", "serve")
+
     def __init__(self, *args: object, **changes: str) -> None:
         inherited = os.environ  # noqa: TID251 - a process needs its PATH and HOME
-        command = [sys.executable, "-m", "strata.cli.app", "serve", "--port", "0", *map(str, args)]
+        command = [sys.executable, "-m", *self.PROGRAM, "--port", "0", *map(str, args)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

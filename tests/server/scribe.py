@@ -129,6 +129,8 @@ class ScribeSession(FakeSession):
         key = asked.split()[0].lower() if asked.split() else ""
         given = _LAST_TOOL.findall(asked)
         answer = f"The tool said: {given[-1]}" if given else REPLIES.get(key, f"You said: {asked}")
+        if prompt.rstrip().endswith("<think>") and "</think>" not in answer:
+            answer = f"Easy.\n</think>\n\n{answer}"
         self.reply = self.text.encode_more(answer)
         self.step_s = STEP_S.get(key, 0.0)
         return super().prefill(tokens, **rest)
@@ -137,7 +139,7 @@ class ScribeSession(FakeSession):
         time.sleep(self.step_s)
         return super().decode(tokens)
 
-    def logits_after(self, history: Sequence[int], ways: Sequence[int]):
+    def logits_of(self, history: Sequence[int], state: int):
         place = len(history) - self.prompt_len
         end_id = next(iter(self.text.end_ids))
         logits = np.zeros(self.vocab_size, dtype=np.float32)

@@ -18,7 +18,7 @@ const SHORTCUTS = [
 ];
 
 /** Draws the view from what /v1/about told. */
-export function drawAbout(facts, onAllRemoved) {
+export function drawAbout(facts, { onAllRemoved, onUnload, onLoad }) {
   const base = location.origin;
   const wish = { base, model: facts.model.id, hasKey: Boolean(storedKey()) };
   byId("about").replaceChildren(
@@ -30,7 +30,7 @@ export function drawAbout(facts, onAllRemoved) {
         address("Model", facts.model.id)),
       recipePicker(wish)),
     el("section", { class: "block" }, el("h2", { text: "The model" }), modelFacts(facts)),
-    el("section", { class: "block" }, el("h2", { text: "This server" }), serverFacts(facts)),
+    el("section", { class: "block" }, el("h2", { text: "This server" }), serverFacts(facts), memoryButtons(onUnload, onLoad)),
     el("section", { class: "block" }, el("h2", { text: "Keys" }), shortcutList()),
     el("section", { class: "block" }, el("h2", { text: "Conversations in this browser" }), privacy(onAllRemoved)));
 }
@@ -91,6 +91,12 @@ function serverFacts({ version, machine }) {
     ["System", machine.system],
     ["This page uses", "marked 18.2.1 (MIT) and highlight.js 11.12.0 (BSD 3-Clause), shipped with it"],
   ]);
+}
+
+function memoryButtons(onUnload, onLoad) {
+  return el("div", { class: "row" },
+    el("button", { type: "button", class: "button quiet", text: "Give the model's memory back", onclick: onUnload }),
+    el("button", { type: "button", class: "button quiet", text: "Load the model", onclick: onLoad }));
 }
 
 /** The shortcuts as a list; the dialog shows the same. */

@@ -13,7 +13,7 @@ const THEME = "strata.theme";
 const DEMO_SUGGESTIONS = ["What is 27 + 48?", "Tell me a short story about a fox.", "Write this as JSON: a red apple that costs 3 coins.", "Mia has 5 pens and buys 7 more. How many has she?"];
 const SUGGESTIONS = ["Explain how a mixture-of-experts model works, in five sentences.", "Write a Python function that merges overlapping intervals, with tests.", "What should I ask before I buy a used bicycle?", "Make a table of the rock types with one example each."];
 
-const facts = { model: "", hasThinking: false, contextLen: null, suggestions: [] };
+const facts = { model: "", hasThinking: false, contextLen: null, suggestions: [], sampling: {} };
 let about = null;
 let engineState = "";
 
@@ -44,11 +44,16 @@ async function loadFacts() {
   facts.model = about.model.id;
   facts.hasThinking = about.model.has_thinking;
   facts.contextLen = about.context_len;
+  facts.sampling = about.sampling;
   facts.suggestions = about.model.id === "strata-demo" ? DEMO_SUGGESTIONS : SUGGESTIONS;
   byId("engine-model").textContent = facts.model;
-  drawAbout(about, () => {
-    newChat();
-    toast("All conversations are deleted.");
+  drawAbout(about, {
+    onAllRemoved: () => {
+      newChat();
+      toast("All conversations are deleted.");
+    },
+    onUnload: () => switchModel("unload"),
+    onLoad: () => switchModel("load"),
   });
   factsChanged();
 }
@@ -65,10 +70,45 @@ async function watchEngine() {
 }
 
 function drawEngine({ state, done, total }) {
-  const words = { ready: "ready", loading: "loading", failed: "could not load", closed: "shutting down", offline: "not reachable" };
+  const words = { ready: "ready", loading: "loading", unloaded: "not loaded", failed: "could not load", closed: "shutting down", offline: "not reachable" };
   const progress = state === "loading" && total ? ` ${Math.floor((100 * done) / total)} % of ${bytes(total)}` : "";
   byId("engine-state").textContent = (words[state] ?? state) + progress;
   byId("engine-dot").className = `dot is-${state}`;
+  drawBanner(state, done, total);
+}
+
+/** Says above the message field why there is no answer now, and what can be done. */
+function drawBanner(state, done, total) {
+  const words = {
+    loading: "The model is being loaded. A message waits for it.",
+    unloaded: "The model is not in memory.",
+    failed: "The model could not be loaded; the server's log says why.",
+    offline: "The server does not answer. It may have been stopped.",
+    closed: "The server is shutting down.",
+  };
+  const banner = byId("banner");
+  const text = words[state];
+  const isShown = text !== undefined;
+  const wanted = isShown ? `${state} ${done} ${total}` : "";
+  if (banner.dataset.shown === wanted) return;
+  banner.dataset.shown = wanted;
+  banner.hidden = !isShown;
+  if (!isShown) return;
+  banner.classList.toggle("is-bad", state === "failed" || state === "offline");
+  banner.replaceChildren(el("span", { text }));
+  if (state === "loading" && total > 0) banner.append(el("progress", { max: total, value: done, "aria-label": "Loaded" }));
+  if (state === "unloaded") {
+    banner.append(el("button", { type: "button", class: "button", text: "Load it", onclick: () => switchModel("load") }));
+  }
+}
+
+async function switchModel(what) {
+  try {
+    await getJson(`/${what}`, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
+  } catch (error) {
+    toast(error.message);
+  }
+  drawEngine(await health());
 }
 
 function setUpTheme() {

@@ -16,7 +16,7 @@ const state = {
   views: new Map(), // message to its view
   running: new Map(), // id of a conversation to what stops its answer
   pictures: [],
-  facts: { model: "", hasThinking: false, contextLen: null, suggestions: [] },
+  facts: null, // of the model, from the page's start
   isFollowing: true,
   frame: 0,
 };
@@ -185,7 +185,8 @@ function cut(length) {
 function drawThread() {
   const thread = byId("thread");
   const messages = state.conversation.messages;
-  state.views.clear();
+  const before = state.views;
+  state.views = new Map();
   thread.classList.toggle("is-empty", messages.length === 0);
   if (messages.length === 0) {
     thread.replaceChildren(emptyState());
@@ -194,8 +195,10 @@ function drawThread() {
   const last = messages.at(-1);
   const views = messages.filter((message) => message.role !== "tool").map((message) => {
     message.isLast = message === last;
-    const view = message.role === "user" ? userView(message, actions) : answerView(message, actions);
+    // A message that was shown stays as it is: a thought that was opened, a place in a wide table.
+    const view = before.get(message) ?? (message.role === "user" ? userView(message, actions) : answerView(message, actions));
     state.views.set(message, view);
+    view.update();
     return view.node;
   });
   thread.replaceChildren(...views);
@@ -270,8 +273,7 @@ function drawContext() {
 function showSettings() {
   const conversation = state.conversation;
   openSettings(conversation, {
-    hasThinking: state.facts.hasThinking,
-    contextLen: state.facts.contextLen,
+    facts: state.facts,
     onSystem: (text) => {
       conversation.system = text;
       localStorage.setItem(LAST_SYSTEM, text);

@@ -12,7 +12,8 @@ export function userView(message, actions) {
     copyButton(() => message.content, "Copy the message"),
     iconButton("pencil", "Edit the message", () => edit()));
   const node = el("article", { class: "message user", "aria-label": "You" },
-    pictures.length > 0 && el("div", { class: "pictures" }, pictures), message.content && bubble, tools);
+    pictures.length > 0 && el("div", { class: "pictures" }, pictures),
+    el("div", { class: "bubble-row" }, tools, message.content && bubble));
 
   function edit() {
     const area = el("textarea", { class: "edit", value: message.content, "aria-label": "Edit your message" });
@@ -62,11 +63,11 @@ export function answerView(message, actions) {
     if (isOpen) foot.replaceChildren();
     shownStatus = status;
   }
-  update();
   return { node, update };
 }
 
 function thinkingPart(message) {
+  let wasOpened = false; // since there is nothing else to see
   const label = el("span");
   const text = el("div", { class: "thought-text" });
   const node = el("details", { class: "thought", hidden: true }, el("summary", {}, icon("thought"), label, icon("chevron")), text);
@@ -75,6 +76,8 @@ function thinkingPart(message) {
     update() {
       node.hidden = message.thinking.trim() === "";
       const isOver = message.thinkingMs !== undefined;
+      const isAll = isOver && message.content === "" && message.calls.length === 0;
+      if (isAll && message.status !== "writing" && !wasOpened) node.open = wasOpened = true;
       node.classList.toggle("is-thinking", !isOver);
       label.textContent = isOver ? `Thought for ${duration(message.thinkingMs / 1000)}` : "Thinking";
       if (text.textContent !== message.thinking) text.textContent = message.thinking.trim();
@@ -160,8 +163,8 @@ function statsOf(message) {
 }
 
 function errorNotice(message, actions) {
-  const { text, hint, button } = wordsOf(message.error, actions);
-  return el("div", { class: "notice", role: "alert" },
+  const { text, hint, button, isMild } = wordsOf(message.error, actions);
+  return el("div", { class: isMild ? "notice is-mild" : "notice", role: "alert" },
     el("p", {}, el("strong", { text }), hint && el("span", { text: ` ${hint}` })),
     el("div", { class: "row" }, button));
 }
@@ -170,7 +173,7 @@ function wordsOf(error, actions) {
   const retry = el("button", { type: "button", class: "button", text: "Try again", onclick: () => actions.regenerate() });
   if (/\bimage\b/.test(error.message) && error.status === 400) {
     const without = el("button", { type: "button", class: "button", text: "Send without the picture", onclick: () => actions.dropPictures() });
-    return { text: "This model reads text, not pictures.", hint: "Your message is still here.", button: without };
+    return { text: "This model reads text, not pictures.", hint: "Your message is still here.", button: without, isMild: true };
   }
   // Behind the first line the server says what one might try.
   const [first, ...rest] = error.message.split("\n");

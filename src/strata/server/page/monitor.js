@@ -57,6 +57,7 @@ function draw(told) {
     section("Graphics card", told.gpu.name ?? "none is read", cardTiles(told)),
     section("Machine", told.machine.cpu_name ?? told.machine.system, machineTiles(told)),
     section("Model in memory", bytes(sumOf(told.engine.memory_bytes)), memoryCard(told.engine.memory_bytes)),
+    section("Conversations", conversationsNote(told.conversations), conversationTiles(told.conversations)),
     section("Requests", totalsLine(told.totals), requestTable(told)));
   const again = box.querySelector(".table-scroll");
   if (again) again.scrollLeft = left;
@@ -153,9 +154,9 @@ function machineTiles(told) {
     tile("Processor", share(host.cpu_load), machine.threads ? `of ${machine.threads} threads` : null, history.cpu_load, { highest: 1 }),
     tile("RAM", bytes(host.ram_used), host.ram_total === null ? null : `of ${bytes(host.ram_total)}`, history.ram_used,
       { highest: host.ram_total, part: ofTotal(host.ram_used, host.ram_total) }),
-    tile("Engine", bytes(host.engine_bytes), "resident", null),
+    tile("Engine", bytes(host.engine_bytes), "resident", history.engine_bytes),
     tile("Disk, read", bandwidth(host.disk_read_bytes_per_s), null, history.disk_read_bytes_per_s),
-    tile("Disk, written", bandwidth(host.disk_written_bytes_per_s), null, null));
+    tile("Disk, written", bandwidth(host.disk_written_bytes_per_s), null, history.disk_written_bytes_per_s));
 }
 
 const sumOf = (parts) => (parts ? Object.values(parts).reduce((sum, value) => sum + value, 0) : null);
@@ -168,6 +169,26 @@ function memoryCard(parts) {
     stackedBar(named, named.map((part) => `${part.name} ${part.text}`).join(", ")),
     el("ul", { class: "legend" }, named.map((part) =>
       el("li", {}, el("span", { class: `swatch ${part.class}` }), el("span", { text: part.name }), el("b", { text: part.text })))));
+}
+
+function conversationsNote(kept) {
+  const continued = ["live", "parked", "disk"].reduce((sum, place) => sum + (kept[`from_${place}`] ?? 0), 0);
+  return continued > 0 ? `${count(continued)} continued without reading them again` : "kept so that they need not be read again";
+}
+
+function conversationTiles(kept) {
+  const value = (name) => count(kept[name] ?? null);
+  return el("div", { class: "tiles plain" },
+    plainTile("Continued, live", value("from_live")),
+    plainTile("From memory", value("from_parked"), kept.parked === undefined ? null : `${count(kept.parked)} parked, ${bytes(kept.parked_bytes)}`),
+    plainTile("From disk", value("from_disk"), kept.files_bytes === undefined ? null : `${bytes(kept.files_bytes)} kept`),
+    plainTile("Let go", value("evicted")));
+}
+
+function plainTile(label, value, detail) {
+  return el("article", { class: `tile${value === DASH ? " is-none" : ""}` },
+    el("span", { class: "label", text: label }),
+    el("p", { class: "tile-value" }, el("b", { text: value }), detail && el("span", { text: ` ${detail}` })));
 }
 
 function totalsLine(totals) {

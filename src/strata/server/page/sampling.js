@@ -9,7 +9,7 @@ const STORED = "strata.sampling";
 const NUMBERS = [
   ["temperature", "Temperature", 0, 2, 0.05, "0 always takes the likeliest token; higher is more varied."],
   ["top_p", "Top P", 0, 1, 0.01, "Only the likeliest tokens that make up this share."],
-  ["top_k", "Top K", 0, 200, 1, "Only this many of the likeliest tokens. 0 is all."],
+  ["top_k", "Top K", 1, 64, 1, "Only this many of the likeliest tokens."],
   ["min_p", "Min P", 0, 1, 0.01, "Only tokens with this share of the likeliest one's probability."],
   ["max_tokens", "Longest answer", 1, 8192, 1, "Tokens, the thinking included."],
   ["repeat_penalty", "Repeat penalty", 1, 2, 0.01, "Above 1 makes tokens that were used less likely."],
@@ -63,7 +63,7 @@ function toolsOf(text) {
 }
 
 /** Opens the drawer for a conversation. */
-export function openSettings(conversation, { hasThinking, contextLen, onSystem, onChange }) {
+export function openSettings(conversation, { facts, onSystem, onChange }) {
   const drawer = byId("settings");
   const close = () => drawer.close();
   const changed = (name, value) => {
@@ -75,7 +75,7 @@ export function openSettings(conversation, { hasThinking, contextLen, onSystem, 
     localStorage.removeItem(STORED);
     onChange();
     drawer.close();
-    openSettings(conversation, { hasThinking, contextLen, onSystem, onChange });
+    openSettings(conversation, { facts, onSystem, onChange });
   };
   const system = el("textarea", {
     id: "system", rows: 4, value: conversation.system ?? "", placeholder: "You are a helpful assistant who answers briefly.",
@@ -85,12 +85,12 @@ export function openSettings(conversation, { hasThinking, contextLen, onSystem, 
     el("header", { class: "drawer-head" },
       el("h2", { id: "settings-title", text: "Settings" }),
       el("button", { type: "button", class: "button quiet", text: "Use the defaults", onclick: reset }),
-      iconButton("close", "Close the settings", close)),
+      iconButton("close", "Close the settings", close, { autofocus: true })),
     el("div", { class: "drawer-body" },
       field("System prompt", system, "Goes before this conversation.", "system"),
-      hasThinking ? thinkingField(changed) : null,
+      facts.hasThinking ? thinkingField(changed) : null,
       el("h3", { text: "Sampling" }),
-      NUMBERS.map((item) => numberField(item, contextLen, changed)),
+      NUMBERS.map((item) => numberField(item, facts, changed)),
       seedField(changed),
       el("h3", { text: "More" }),
       textField("stop", "Stop at", "One text a line.", 2, changed),
@@ -102,13 +102,15 @@ function field(label, control, help, id) {
   return el("div", { class: "field" }, el("label", { for: id, text: label }), control, el("p", { class: "help", text: help }));
 }
 
-function numberField([name, label, lowest, most, step, help], contextLen, changed) {
-  const highest = name === "max_tokens" && contextLen ? contextLen : most;
+function numberField([name, label, lowest, most, step, help], facts, changed) {
+  const highest = name === "max_tokens" && facts.contextLen ? facts.contextLen : most;
+  // Where the slider stands, and what the field says, while the choice is the server's.
+  const usual = facts.sampling[name] ?? (name === "max_tokens" ? highest : lowest);
   const id = `field-${name}`;
   const isSet = values[name] !== undefined;
   const limits = { min: lowest, max: highest, step };
-  const number = el("input", { type: "number", id, inputmode: "decimal", placeholder: "default", ...limits, value: values[name] ?? "" });
-  const slider = el("input", { type: "range", "aria-label": `${label}, slider`, ...limits, value: isSet ? values[name] : lowest });
+  const number = el("input", { type: "number", id, inputmode: "decimal", placeholder: name === "max_tokens" ? "no limit" : usual, ...limits, value: values[name] ?? "" });
+  const slider = el("input", { type: "range", "aria-label": `${label}, slider`, ...limits, value: isSet ? values[name] : usual });
   const row = el("div", { class: isSet ? "number-row" : "number-row unset" }, slider, number);
   const take = (text) => {
     const value = text === "" ? "" : Math.min(highest, Math.max(lowest, Number(text)));
@@ -122,7 +124,7 @@ function numberField([name, label, lowest, most, step, help], contextLen, change
   number.addEventListener("change", () => {
     const value = take(number.value);
     number.value = value;
-    slider.value = value === "" ? lowest : value;
+    slider.value = value === "" ? usual : value;
   });
   return field(label, row, help, id);
 }
