@@ -129,9 +129,7 @@ class ModelText:
         """
         if self._masks is None:
             tokens = self._tokenizer.text_bytes()
-            self._masks = MaskVocabulary(
-                tokens, self.end_ids, self._vocab_size, self._tokenizer.encode
-            )
+            self._masks = MaskVocabulary(tokens, self.end_ids, self._vocab_size)
         return self._masks
 
     def new_answer(self, stops: Sequence[str]) -> AnswerText:

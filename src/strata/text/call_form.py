@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from strata.errors import RequestError
 from strata.text.call_values import value_part
-from strata.text.form import Form, json_part
+from strata.text.form import BODY, HEADER, Form, json_part
 from strata.text.form_limits import check_schema
 from strata.text.tool_form import FUNCTION_END, TOOL_CALL, TOOL_CALL_END
 
@@ -66,7 +66,7 @@ def call_form(wish: CallWish, body: Form | None = None) -> Form:
             raise RequestError(f"tool {name}: {error}") from None
     functions = " | ".join(f"f{index}" for index in range(len(wish.tools)))
     lines = [
-        _start(wish, body),
+        HEADER + _start(wish, body),
         f"calls: call{'' if wish.is_one_call else ' (GAP call)*'}",
         f'call: "{TOOL_CALL}" inside',
         "GAP: /\\n{1,2}/",
@@ -75,7 +75,7 @@ def call_form(wish: CallWish, body: Form | None = None) -> Form:
     ]
     grammars: list[dict[str, object]] = [{"lark_grammar": "\n".join(lines)}]
     if body is not None and not wish.must_call:
-        grammars.append({**json.loads(body.grammar)["grammars"][0], "name": "body"})
+        grammars.append(body.part)
     return Form(json.dumps({"grammars": grammars})).check()
 
 
@@ -83,7 +83,7 @@ def _start(wish: CallWish, body: Form | None) -> str:
     if wish.must_call:
         return "start: calls"
     if body is not None:
-        return "start: @body | calls"
+        return f"start: @{BODY} | calls"
     more = "" if wish.is_one_call else " (GAP call)*"
     return f"start: TEXT | BEFORE inside{more}{_PROSE}"
 

@@ -19,6 +19,11 @@ import llguidance
 from strata.errors import RequestError
 from strata.text.form_limits import MAX_CHARS, check_schema, children, joined, refused
 
+HEADER: Final = '%llguidance {"no_forcing": true}\n'
+"""Begins a whole grammar. Text that must come is left to the model token by token: were it cut into
+tokens ahead, a mask would depend on what was asked before, and drafts would change the text."""
+BODY: Final = "body"
+
 # White space between the parts of JSON: a line end and any indentation, but not without end.
 _JSON_SPACE: Final = r"[ \t]{1,4}|\r?\n[ \t]{0,64}"
 _NO_TEXT: Final = "no text can ever have this form"
@@ -50,10 +55,22 @@ class Form:
     """A form that compiles.
 
     ``grammar`` is llguidance's own notation: grammars by name in JSON, the first of which is the
-    whole.
+    whole; ``part`` is the one that was asked for.
     """
 
     grammar: str
+
+    @classmethod
+    def of(cls, part: Mapping[str, object]) -> Form:
+        """The form of one grammar; nothing is checked yet."""
+        whole = {"lark_grammar": f"{HEADER}start: @{BODY}"}
+        return cls(_dumped({"grammars": [whole, {**part, "name": BODY}]}))
+
+    @property
+    def part(self) -> dict[str, object]:
+        """The grammar named ``BODY``."""
+        found: dict[str, object] = json.loads(self.grammar)["grammars"][1]
+        return found
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, object], *, is_lenient: bool = False) -> Form:
@@ -67,9 +84,8 @@ class Form:
             RequestError: with the path of what cannot be compiled, or costs too much.
         """
         check_schema(schema)
-        text = _dumped(schema)
-        _check_length(text)
-        form = cls(_json_grammar(text, is_lenient=is_lenient))
+        _check_length(_dumped(schema))
+        form = _json_form(schema, is_lenient=is_lenient)
         try:
             form.check()
         except RequestError as error:
@@ -85,7 +101,7 @@ class Form:
             RequestError: it does not compile, or costs too much.
         """
         _check_length(pattern)
-        return cls(llguidance.LLMatcher.grammar_from_regex(pattern)).check()
+        return cls.of({"lark_grammar": f"start: /{llguidance.regex_to_lark(pattern, '')}/"}).check()
 
     @classmethod
     def lark(cls, grammar: str) -> Form:
@@ -95,7 +111,7 @@ class Form:
             RequestError: it does not compile, or costs too much.
         """
         _check_length(grammar)
-        return cls(llguidance.LLMatcher.grammar_from_lark(grammar)).check()
+        return cls.of({"lark_grammar": grammar}).check()
 
     @classmethod
     def one_of(cls, choices: Iterable[str]) -> Form:
@@ -144,11 +160,8 @@ def _with_options(schema: Mapping[str, object], *, is_lenient: bool) -> dict[str
     return {**schema, "x-guidance": _options(is_lenient=is_lenient)}
 
 
-def _json_grammar(text: str, *, is_lenient: bool) -> str:
-    return llguidance.LLMatcher.grammar_from_json_schema(
-        text,
-        overrides=_options(is_lenient=is_lenient),  # type: ignore[arg-type]
-    )
+def _json_form(schema: Mapping[str, object], *, is_lenient: bool) -> Form:
+    return Form.of({"json_schema": _with_options(schema, is_lenient=is_lenient)})
 
 
 def _place_of(reason: str, schema: object, *, is_lenient: bool) -> str:
@@ -164,18 +177,19 @@ def _place_of(reason: str, schema: object, *, is_lenient: bool) -> str:
         for step, child in children(schema):
             if time.monotonic() > end_s:
                 return path
-            whole = {**definitions, **child} if isinstance(child, Mapping) else child
-            if _reason(whole, is_lenient=is_lenient) == reason:
+            if not isinstance(child, Mapping):
+                continue
+            if _reason({**definitions, **child}, is_lenient=is_lenient) == reason:
                 path, schema = joined(path, step), child
                 break
         else:
             return path
 
 
-def _reason(schema: object, *, is_lenient: bool) -> str | None:
+def _reason(schema: Mapping[str, object], *, is_lenient: bool) -> str | None:
     """Why a schema is refused; None if it is not."""
     try:
-        Form(_json_grammar(_dumped(schema), is_lenient=is_lenient)).check()
+        _json_form(schema, is_lenient=is_lenient).check()
     except RequestError as error:
         return _first_line(error)
     return None

@@ -97,16 +97,10 @@ def _check_one(path: str, schema: Mapping[str, object]) -> None:
 
 def _check_min_properties(path: str, schema: Mapping[str, object]) -> None:
     """Names that the schema does not list may come twice, and would be counted twice."""
-    least = schema.get("minProperties", 0)
-    required = schema.get("required")
-    num_required = len(required) if isinstance(required, list) else 0
-    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
-    if isinstance(least, int) and least > num_required and not is_closed:
-        raise refused(
-            joined(path, "minProperties"),
-            "it is supported only up to the number of required properties, or with "
-            "additionalProperties false",
-        )
+    least, required = schema.get("minProperties", 0), schema.get("required")
+    if isinstance(least, int) and least > (len(required) if isinstance(required, list) else 0):
+        where = joined(path, "minProperties")
+        raise refused(where, "it is supported only up to the number of required properties")
 
 
 def _multiple(path: str, value: object) -> Decimal:

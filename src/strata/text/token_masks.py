@@ -17,7 +17,7 @@ from strata.errors import RequestError
 from strata.text.form import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -39,18 +39,13 @@ class MaskVocabulary:
         token_bytes: by id; nothing for ids that are no text.
         end_ids: tokens that end an answer.
         vocab_size: V, the padding rows included.
-        encode: text to ids.
 
     Raises:
         RequestError: nothing ends an answer.
     """
 
     def __init__(
-        self,
-        token_bytes: Sequence[bytes],
-        end_ids: Collection[int],
-        vocab_size: int,
-        encode: Callable[[str], list[int]],
+        self, token_bytes: Sequence[bytes], end_ids: Collection[int], vocab_size: int
     ) -> None:
         if not end_ids:
             raise RequestError(
@@ -59,7 +54,6 @@ class MaskVocabulary:
         self.token_bytes = tuple(token_bytes)
         self.end_ids = frozenset(end_ids)
         self.vocab_size = vocab_size
-        self._encode = encode
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._before_mark: dict[tuple[bytes, int], Words] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="strata-forms")
@@ -111,7 +105,7 @@ class MaskVocabulary:
 
     def _make_tokenizer(self) -> llguidance.LLTokenizer:
         # The stub of llguidance wants its own class, but reads any object of these attributes.
-        wanted: Any = _Wanted(self.token_bytes, min(self.end_ids), self._encode)
+        wanted: Any = _Wanted(self.token_bytes, min(self.end_ids))
         return llguidance.LLTokenizer(
             wanted,
             n_vocab=self.vocab_size,
@@ -177,17 +171,14 @@ class _Wanted:
     bos_token_id = None
     is_tokenizer_wrapper = True
 
-    def __init__(
-        self, tokens: Sequence[bytes], eos_token_id: int, encode: Callable[[str], list[int]]
-    ) -> None:
+    def __init__(self, tokens: Sequence[bytes], eos_token_id: int) -> None:
         self.tokens = list(tokens)
         self.eos_token_id = eos_token_id
         self.special_token_ids: list[int] = []
-        self._encode = encode
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of a text."""
-        return self._encode(text)
+        """Ids of a text that is forced; forms force none (``form.HEADER``)."""
+        raise AssertionError(text)
 
 
 def _is_past(raw: bytes, rest: bytes, mark: bytes) -> bool:
