@@ -112,6 +112,34 @@ def test_tools_are_called_and_their_results_read(client):
     assert ask(client, messages=after, tools=[WEATHER]).content
 
 
+def test_reasoning_of_older_turns_is_forgotten_on_request(client):
+    def turn(thought: str) -> dict:
+        block = {"type": "thinking", "thinking": thought, "signature": ""}
+        said = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": thought}}
+        return {"role": "assistant", "content": [block, said]}
+
+    result = {"type": "tool_result", "tool_use_id": "a", "content": "clear"}
+    answered = {"role": "user", "content": [result]}
+    turns = [*QUESTION, turn("one"), answered, turn("two"), answered]
+
+    def count(**edit: object) -> int:
+        management = {"edits": [{"type": "clear_thinking_20251015", **edit}]} if edit else None
+        extra = {} if management is None else {"extra_body": {"context_management": management}}
+        return client.messages.count_tokens(model="gpt-demo", messages=turns, **extra).input_tokens
+
+    assert count(keep="all") == count()
+    assert count(keep={"type": "thinking_turns", "value": 2}) == count()
+    assert count(keep={"type": "thinking_turns", "value": 1}) < count()
+    with pytest.raises(anthropic.BadRequestError, match="value"):
+        count(keep={"type": "thinking_turns", "value": 0})
+    with pytest.raises(anthropic.BadRequestError, match="clear_tool_uses"):
+        client.messages.count_tokens(
+            model="gpt-demo",
+            messages=turns,
+            extra_body={"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        )
+
+
 def test_the_query_of_betas_is_accepted(demo):
     body = json.dumps({"model": "gpt-demo", "messages": MESSAGES, "max_tokens": 1}).encode()
     assert fetch(demo.address, "/v1/messages?beta=true", body)[0] == 200

@@ -102,6 +102,21 @@ def test_tools_are_called_and_their_results_read(client):
     assert after.usage.input_tokens > answer.usage.input_tokens
 
 
+def test_tools_in_a_namespace_are_called_by_it(client):
+    space = {"type": "namespace", "name": "sky", "description": "Of the sky", "tools": [WEATHER]}
+    fields = {"input": "What is the weather in Paris?", "tools": [space]}
+    answer = ask(client, **fields, tool_choice="required")
+    call = answer.output[0]
+    assert (call.name, call.namespace) == ("get_weather", "sky")
+    assert isinstance(json.loads(call.arguments)["city"], str)
+    assert answer.tools[0].tools[0].name == "get_weather"
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "clear"}
+    again = [call.model_dump(exclude_unset=True), result]
+    assert ask(client, input=again, tools=[space, WEATHER]).output
+    with pytest.raises(openai.BadRequestError, match="two tools"):
+        ask(client, **{**fields, "tools": [space, space]})
+
+
 def test_the_input_of_a_kept_response_is_listed_in_pages(client):
     first = ask(client)
     again = ask(client, input=[*MESSAGES, *MESSAGES], previous_response_id=first.id)

@@ -133,6 +133,25 @@ class OutputConfig(Struct):
     format: OutputFormat | None = None
 
 
+class KeptTurns(Struct):
+    """How many turns keep their reasoning."""
+
+    type: Literal["thinking_turns", "all"]
+    value: int | None = None
+
+
+class ClearThinking(Struct, tag_field="type", tag="clear_thinking_20251015"):
+    """Reasoning of older turns is left out of the prompt."""
+
+    keep: Literal["all"] | KeptTurns | None = None
+
+
+class ContextManagement(Struct):
+    """What is left out of a long conversation."""
+
+    edits: list[ClearThinking] | None = None
+
+
 class CountRequest(Struct):
     """Body of /v1/messages/count_tokens."""
 
@@ -146,11 +165,11 @@ class CountRequest(Struct):
     output_format: OutputFormat | None = None  # its older place
     # A hint of where a prompt may be kept; what was read is kept anyway.
     cache_control: Json | None = None
+    context_management: ContextManagement | None = None
     # Refused by name, see REFUSED.
     container: Any = None
     diagnostics: Any = None
     mcp_servers: Any = None
-    context_management: Any = None
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -175,5 +194,4 @@ REFUSED: Final = {
     "container": "this server runs no code.",
     "diagnostics": "there are none of that kind.",
     "mcp_servers": "this server calls no other servers.",
-    "context_management": "conversations are read as they are sent.",
 }

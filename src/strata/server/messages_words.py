@@ -13,6 +13,7 @@ from strata.server.anthropic_models import (
     AnthropicTool,
     DocumentBlock,
     ImageBlock,
+    KeptTurns,
     MessagesRequest,
     RedactedBlock,
     TextBlock,
@@ -52,7 +53,10 @@ def wish_of(
     turns, prefill = _turns(body.messages, pictures)
     if system := _joined(body.system, "system", pictures):
         turns.insert(0, {"role": "system", "content": system})
+    _forget_thoughts(turns, body)
     thinking = body.thinking
+    if thinking is not None and thinking.type == "adaptive" and not has_thinking:
+        thinking = None  # it leaves the choice to the model, which has none
     is_on = thinking is not None and thinking.type != "disabled"
     budget = None if thinking is None else thinking.budget_tokens
     if is_on and budget is None and body.output_config is not None:
@@ -69,6 +73,20 @@ def wish_of(
         prefill=prefill,
         form=_form(body),
     )
+
+
+def _forget_thoughts(turns: Sequence[dict[str, Any]], body: CountRequest) -> None:
+    """Takes the reasoning out of the older turns, where the client wants it so."""
+    management = body.context_management
+    for edit in (management.edits if management is not None else None) or []:
+        keep = edit.keep
+        if keep == "all" or (isinstance(keep, KeptTurns) and keep.type == "all"):
+            continue
+        num_kept = 1 if keep is None or keep.value is None else keep.value
+        if num_kept < 1:
+            raise bad_request("it must be at least 1.", "context_management.edits.keep.value")
+        for turn in [turn for turn in turns if "reasoning_content" in turn][:-num_kept]:
+            del turn["reasoning_content"]
 
 
 def _form(body: CountRequest) -> FormWish | None:

@@ -17,8 +17,14 @@ from strata.server.answers import steps_of
 from strata.server.bodies import json_response, read_body
 from strata.server.openai_words import chat_logprobs
 from strata.server.responses_events import OutputItems
-from strata.server.responses_models import ResponsesRequest
-from strata.server.responses_words import items_of, plain_items, wants_logprobs, wish_of
+from strata.server.responses_models import NamespaceTool, ResponsesRequest
+from strata.server.responses_words import (
+    functions_of,
+    items_of,
+    plain_items,
+    wants_logprobs,
+    wish_of,
+)
 from strata.server.sse import data_event, stream_events, unless_gone
 
 if TYPE_CHECKING:
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from strata.server.answers import Job
     from strata.server.faults import Fault
     from strata.server.protocol import Ended
-    from strata.server.responses_models import TextConfig
+    from strata.server.responses_models import AnyTool, TextConfig
     from strata.server.responses_store import ResponseStore
     from strata.server.serving import Serving
 
@@ -63,8 +69,10 @@ class Response:
             plain = [*before.items, *plain]
         self._items = plain
         self._wish = wish_of(body, items_of(plain), serving.pictures)
+        functions = functions_of(body.tools)
         self._output = OutputItems(
-            lambda items: chat_logprobs(serving.model, list(items)) if wants_logprobs(body) else []
+            lambda items: chat_logprobs(serving.model, list(items)) if wants_logprobs(body) else [],
+            {name: (space, tool.name) for name, (space, tool) in functions.items() if space},
         )
 
     async def job(self) -> Job:
@@ -190,9 +198,12 @@ def _told_format(text: TextConfig | None) -> dict[str, Any]:
     return {**told, "description": plain["description"], "strict": plain["strict"] is not False}
 
 
-def _told(tool: msgspec.Struct) -> dict[str, Any]:
+def _told(tool: AnyTool) -> dict[str, Any]:
     """A tool as it is told back; what was not said is not there, but for what always is."""
     plain: dict[str, Any] = msgspec.to_builtins(tool)
+    if isinstance(tool, NamespaceTool):
+        inside = [_told(function) for function in tool.tools]
+        return {**plain, "description": tool.description or "", "tools": inside}
     always = ("type", "name", "description", "parameters", "strict")
     told = {name: value for name, value in plain.items() if value is not None or name in always}
     return {**told, "strict": bool(plain["strict"])}

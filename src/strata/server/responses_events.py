@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strata.server.answers import Reasoning, Said, ToolArguments, ToolBegun, ToolEnded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from strata.server.answers import Piece, Step
     from strata.server.protocol import TokenLogprob
@@ -26,10 +26,12 @@ class OutputItems:
 
     Args:
         logprobs: log-probabilities as this API tells them.
+        spaces: namespace and own name of the functions that are in one, by the model's name.
     """
 
-    def __init__(self, logprobs: Logprobs) -> None:
+    def __init__(self, logprobs: Logprobs, spaces: Mapping[str, tuple[str, str]]) -> None:
         self._logprobs = logprobs
+        self._spaces = spaces
         self._waiting: list[dict[str, Any]] = []  # of tokens whose text has not come yet
         self.items: list[dict[str, Any]] = []
         self._is_open = False
@@ -87,7 +89,10 @@ class OutputItems:
                 yield self._event("response.output_text.delta", content_index=0, **delta)
             case ToolBegun(_, call_id, name):
                 yield from self.end("completed")
-                head = {"call_id": call_id, "name": name, "arguments": ""}
+                space, own = self._spaces.get(name, (None, name))
+                head = {"call_id": call_id, "name": own, "arguments": ""}
+                if space is not None:
+                    head["namespace"] = space
                 yield from self._begin("function_call", "fc", head)
             case ToolArguments(_, text):
                 self.items[-1]["arguments"] += text

@@ -79,7 +79,7 @@ class CallItem(Struct, tag_field="type", tag="function_call"):
     id: str | None = None
     status: Status | None = None
     caller: Json | None = None
-    namespace: None = None
+    namespace: str | None = None
 
 
 class CallOutputItem(Struct, tag_field="type", tag="function_call_output"):
@@ -113,10 +113,9 @@ class CompactionItem(Struct, tag_field="type", tag="compaction"):
 Item = MessageItem | CallItem | CallOutputItem | ReasoningItem | CompactionItem
 
 
-class FunctionTool(Struct):
-    """A function that may be called; the only kind of tool."""
+class FunctionTool(Struct, tag_field="type", tag="function"):
+    """A function that may be called."""
 
-    type: Literal["function"]
     name: str
     description: str | None = None
     parameters: Json | None = None
@@ -124,6 +123,17 @@ class FunctionTool(Struct):
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
     output_schema: Json | None = None
+
+
+class NamespaceTool(Struct, tag_field="type", tag="namespace"):
+    """Functions under one name, as agents group their own."""
+
+    name: str
+    tools: list[FunctionTool]
+    description: str | None = None
+
+
+AnyTool = FunctionTool | NamespaceTool
 
 
 class ChosenTool(Struct):
@@ -180,7 +190,7 @@ class ResponsesRequest(Struct):
     top_p: float | None = None
     top_logprobs: int | None = None
     include: list[str] | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[AnyTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
@@ -195,6 +205,7 @@ class ResponsesRequest(Struct):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: Json | None = None
+    client_metadata: Json | None = None
     # Refused by name, see REFUSED.
     conversation: Any = None
     prompt: Any = None
@@ -210,7 +221,7 @@ class InputTokensRequest(Struct):
     input: str | list[Json] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[AnyTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None

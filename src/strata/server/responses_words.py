@@ -26,6 +26,7 @@ from strata.server.responses_models import (
     InputText,
     Item,
     MessageItem,
+    NamespaceTool,
     OutputText,
     PlainText,
     ReasoningItem,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from strata.server.form_words import FormWish
-    from strata.server.responses_models import FunctionTool, Part
+    from strata.server.responses_models import AnyTool, FunctionTool, Part
     from strata.server.structs import Json
 
 Turn = dict[str, Any]
@@ -130,9 +131,7 @@ def turns_of(
                 turn = _answer_of(turns)
                 turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
             case CallItem():
-                function: Turn = {"name": item.name, "arguments": item.arguments or {}}
-                call = {"id": item.call_id, "type": "function", "function": function}
-                _answer_of(turns).setdefault("tool_calls", []).append(call)
+                _answer_of(turns).setdefault("tool_calls", []).append(_call(item))
             case CompactionItem(encrypted_content=sealed):
                 turns.append(turn_of(sealed, where))
             case CallOutputItem():
@@ -142,6 +141,12 @@ def turns_of(
     if not turns and not head:
         raise bad_request("there is no input.", "input")
     return head + turns
+
+
+def _call(item: CallItem) -> Turn:
+    name = item.name if item.namespace is None else _in_namespace(item.namespace, item.name)
+    function: Turn = {"name": name, "arguments": item.arguments or {}}
+    return {"id": item.call_id, "type": "function", "function": function}
 
 
 def _answer_of(turns: list[Turn]) -> Turn:
@@ -192,7 +197,7 @@ def _text(content: str | Sequence[Part], where: str, pictures: Pictures) -> str:
 
 
 def _tools(body: ResponsesRequest) -> ToolWish:
-    tools = [_tool(tool) for tool in body.tools or []]
+    tools = [_tool(tool, name) for name, (_, tool) in functions_of(body.tools).items()]
     choice = body.tool_choice
     if choice == "none":
         return ToolWish()
@@ -205,10 +210,32 @@ def _tools(body: ResponsesRequest) -> ToolWish:
     )
 
 
-def _tool(tool: FunctionTool) -> Tool:
+def functions_of(tools: Sequence[AnyTool] | None) -> dict[str, tuple[str | None, FunctionTool]]:
+    """The functions by the names the model knows them by, with the namespaces they came from.
+
+    Raises:
+        Fault: 400, two have one name.
+    """
+    found: dict[str, tuple[str | None, FunctionTool]] = {}
+    for tool in tools or []:
+        inside = tool.tools if isinstance(tool, NamespaceTool) else [tool]
+        space = tool.name if isinstance(tool, NamespaceTool) else None
+        for function in inside:
+            name = function.name if space is None else _in_namespace(space, function.name)
+            if name in found:
+                raise bad_request(f"two tools are called {name!r}.", "tools")
+            found[name] = (space, function)
+    return found
+
+
+def _in_namespace(space: str, name: str) -> str:
+    return f"{space}__{name}"
+
+
+def _tool(tool: FunctionTool, name: str) -> Tool:
     return Tool(
         function=Function(
-            name=tool.name,
+            name=name,
             description=tool.description,
             parameters=tool.parameters,
             strict=tool.strict,
