@@ -29,7 +29,7 @@ def hand_off_cases(rows):
             "factors": "i64", "layer": "i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32",
             "reachable_ptr": "*i64",
             "stage_of_ptr": "*i32", "codes_ptr": "*i8", "scales_ptr": "*fp32",
-            "OFFSETS": layout.offsets[:-1], "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
+            "clock": "i64", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
             "TILE": tile, "EXPERTS": EXPERTS, "EXPERT_TILE": EXPERTS, "STAGES": stages,
             "STAGE_TILE": max(1, stages), "HIDDEN": HIDDEN, "GROUPS": HIDDEN // 256,
             "HALF_TILE": 256,
@@ -39,8 +39,8 @@ def hand_off_cases(rows):
         yield f"post N={n} S={stages}", compiled
     arguments = {
         "mailbox": "i64", "number_ptr": "*i32", "fault_ptr": "*i32", "source_ptr": "*i32",
-        "outputs_ptr": "*fp32", "bad_ptr": "*i32", "limit": "i64", "OFFSETS": layout.offsets[:-1],
-        "HIDDEN": HIDDEN, "COLUMNS": hand_off._COLUMNS,
+        "outputs_ptr": "*fp32", "bad_ptr": "*i32", "limit": "i64", "clock": "i64",
+        "layer": "i32", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "HIDDEN": HIDDEN, "COLUMNS": hand_off._COLUMNS,
     }  # fmt: skip
     yield "wait", compile_kernel(hand_off._wait_kernel, arguments, {"num_warps": 4})
     arguments = {

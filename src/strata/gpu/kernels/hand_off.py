@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
-from strata.gpu.kernels.system import fence, nanoseconds
+from strata.gpu.kernels.system import fence, is_too_late, nanoseconds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -244,19 +244,16 @@ def _wait_kernel(
         number = tl.load(number_ptr)
         told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
         answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
-        end = nanoseconds() + limit
-        answered = tl.load(answer_ptr, volatile=True)
-        while (answered != number) & (nanoseconds() < end):
-            answered = tl.load(answer_ptr, volatile=True)
+        offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        # One thread looks and speaks for all: columns without values mean a fault.
+        is_late = tl.max(is_too_late(answer_ptr, number, nanoseconds() + limit) + offs * 0, 0)
         fence()
         if HAS_CLOCK:  # noqa: SIM102 - the compiler's, the other one the card's
             if tl.program_id(1) == 0:
                 tl.store(clock_ptr + 2, nanoseconds())
-        offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        # Each thread has looked for itself, and by its own clock; one that came too late speaks
-        # for all, or there would be columns without values and no fault.
-        is_late = tl.max((answered + offs * 0 != number).to(tl.int32), 0)
-        status = tl.load(answer_ptr + 1, volatile=True)
+        # After the fence plain loads see what the host wrote, and a warp's are one transaction;
+        # volatile ones would be one for each value.
+        status = tl.load(answer_ptr + 1)
         if is_late != 0:
             tl.store(fault_ptr, 1)
             tl.store(told_ptr, 1)
@@ -268,7 +265,7 @@ def _wait_kernel(
         is_copied = (offs < HIDDEN) & (is_late == 0)
         here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
         at = entry.to(tl.int64) * HIDDEN + offs
-        values = tl.load(here_ptr + at, mask=is_copied, other=0.0, volatile=True)
+        values = tl.load(here_ptr + at, mask=is_copied, other=0.0)
         # Without an answer the sum is of no use, but it is a number.
         tl.store(outputs_ptr + at, values, mask=offs < HIDDEN)
 

@@ -1,6 +1,6 @@
-"""What a kernel needs to talk to the host while it runs: order of memory, a clock.
+"""What a kernel needs to talk to the host while it runs: order of memory, a clock, a wait.
 
-Owns the two single instructions and what stands for them in Triton's interpreter.
+Owns the few instructions and what stands for them in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ if INTERPRETED:
         now = np.array([time.monotonic_ns()], np.int64)
         return tl.core.tensor(TensorHandle(now, tl.int64), tl.int64)
 
+    def is_too_late(pointer, number, end):
+        """Waits until ``number`` is at ``pointer``; 1 if it was not at the time ``end``."""
+        while (tl.load(pointer) != number) & (nanoseconds() < end):
+            pass
+        return (tl.load(pointer) != number).to(tl.int32)
+
 else:
 
     @triton.jit
@@ -47,3 +53,38 @@ else:
     def nanoseconds():
         """The card's clock, int64."""
         return cuda.globaltimer()
+
+    @triton.jit
+    def is_too_late(pointer, number, end):
+        """Waits until ``number`` is at ``pointer``; 1 in thread 0 if it was not at the time ``end``.
+
+        Thread 0 alone looks: each look is a transaction over the link, and those of a few thousand
+        threads keep the answer from coming through (measured: 25 us for ten entries). Whoever
+        needs the result asks for the maximum of all threads, which also makes them wait.
+        """
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .pred p;
+            .reg .u32 found;
+            .reg .s64 now;
+            mov.u32 $0, 0;
+            mov.u32 found, %tid.x;
+            setp.ne.u32 p, found, 0;
+            @p bra DONE;
+            LOOK:
+            ld.acquire.sys.global.u32 found, [$1];
+            setp.eq.u32 p, found, $2;
+            @p bra DONE;
+            mov.u64 now, %globaltimer;
+            setp.lt.s64 p, now, $3;
+            @p bra LOOK;
+            mov.u32 $0, 1;
+            DONE:
+            bar.warp.sync 0xffffffff;
+            }""",
+            "=&r,l,r,l",
+            [pointer, number, end],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
