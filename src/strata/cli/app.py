@@ -29,6 +29,7 @@ COMMANDS = {
     "chat": ("strata.cli.chat", "Talk with the model."),
     "serve": ("strata.cli.serve", "Serve the model over HTTP."),
     "inspect": ("strata.cli.inspect", "Show what is in a model file."),
+    "plan": ("strata.cli.plan", "Say what would lie where, and how fast it would be."),
     "bench": ("strata.cli.bench", "Measure prompt and decode speed, memory and bandwidth."),
     "replay": ("strata.cli.replay", "Try cache policies on a recorded routing trace."),
     "trace": ("strata.cli.trace", "Write a made-up routing trace, as hard as that of real text."),

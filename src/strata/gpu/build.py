@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,27 +20,19 @@ from strata.gpu.memory_plan import (
 from strata.gpu.model import GpuModel
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK
-from strata.gpu.slot_plan import NUM_STAGES, SlotWishes, plan_with_slots, planned_slots
+from strata.gpu.slot_plan import ADMISSIONS, NUM_STAGES, SlotWishes, plan_card
 from strata.tiers.kept_profile import starting_profile
 from strata.tiers.policy_table import PolicyOptions
-from strata.tiers.slots import shared_slots
 from strata.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from strata.formats.tensor_index import TensorIndex
-    from strata.gpu.memory_plan import MemoryPlan
-    from strata.gpu.model_layout import ModelLayout
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
     from strata.tiers.hand_off import ExpertHost
     from strata.tiers.slots import SlotLayout
-
-# Prompt tokens of a step where experts are brought to the card: room is better spent on slots.
-_TIERED_CHUNK = 2048
-# Misses of a layer that one window brings into slots: more would take the link from what it needs.
-_ADMISSIONS = 1
 
 
 def load_model(
@@ -81,12 +72,14 @@ def load_model(
     free, _ = torch.cuda.mem_get_info(device)
     layout = model_layout(index, spec, has_draft=has_draft)
     wishes = Wishes(capacity, settings.kv_format, chunk)
-    plan = plan_memory(index, spec, wishes, has_draft=has_draft)
     room = room_bytes(free, limit)
     slots = None
-    if make_host is not None and (settings.expert_cache is not None or plan.total_bytes > room):
-        plan, slots = _plan_with_cache(index, spec, settings, wishes, layout, room)
-    plan = with_fitting_chunk(plan, layout, spec, room)
+    if make_host is None:
+        plan = plan_memory(index, spec, wishes, has_draft=has_draft)
+        plan = with_fitting_chunk(plan, layout, spec, room)
+    else:
+        plan, slots = plan_card(index, layout, spec, wishes, _slot_wishes(settings), room)
+        _tell_fewer(settings, spec, slots)
     check_plan(plan, layout, spec, free_bytes=free, limit_bytes=limit)
     name = torch.cuda.get_device_name(device)
     telemetry.notice("memory-plan", f"memory on {name}:\n{plan.table()}")
@@ -106,32 +99,28 @@ def load_model(
     )
 
 
-def _plan_with_cache(
-    index: TensorIndex,
-    spec: ModelSpec,
-    settings: Settings,
-    wishes: Wishes,
-    layout: ModelLayout,
-    room: int,
-) -> tuple[MemoryPlan, SlotLayout | None]:
-    """The plan with fewer slots than experts, and the slots; None where all of them fit."""
-    if settings.chunk_tokens is None:
-        wishes = replace(wishes, chunk=min(wishes.chunk, _TIERED_CHUNK))
-    none = shared_slots(spec.num_layers, spec.num_experts, 0)
-    bare = plan_with_slots(index, layout, spec, wishes, none)
-    wished = SlotWishes(settings.expert_cache, settings.expert_cache_per_layer)
-    slots = planned_slots(layout, spec, room - bare.total_bytes, wished)
-    if settings.expert_cache is not None and slots.num_slots < settings.expert_cache:
+def _slot_wishes(settings: Settings) -> SlotWishes:
+    return SlotWishes(
+        settings.expert_cache,
+        settings.expert_cache_per_layer,
+        settings.vram_reserve * MiB,
+        settings.chunk_tokens is not None,
+    )
+
+
+def _tell_fewer(settings: Settings, spec: ModelSpec, slots: SlotLayout | None) -> None:
+    """Says so where there are fewer slots than were asked for."""
+    wished = settings.expert_cache
+    if wished is not None and slots is not None and slots.num_slots < wished:
         num_pairs = spec.num_layers * spec.num_experts
         what = "there are no more experts" if slots.num_slots == num_pairs else "no more fit"
         telemetry.notice("expert-cache", f"{slots.num_slots} slots for experts: {what}.")
-    return plan_with_slots(index, layout, spec, wishes, slots), slots
 
 
 def _cache_options(spec: ModelSpec, settings: Settings) -> CacheOptions:
     return CacheOptions(
         policy=settings.expert_policy,
-        policy_options=PolicyOptions(max_admissions=_ADMISSIONS),
+        policy_options=PolicyOptions(max_admissions=ADMISSIONS),
         staged_share=settings.pcie_frac,
         num_stages=NUM_STAGES,
         profile=starting_profile(settings, spec),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from strata.errors import PlanError
-from strata.gpu.memory_plan import MemoryPlan, session_bytes, weight_bytes
+from strata.gpu.memory_plan import MemoryPlan, session_bytes, weight_bytes, with_fitting_chunk
 from strata.tiers.slots import layer_slots, shared_slots
 from strata.units import format_bytes
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 NUM_STAGES = 16
 """Staging slots, and experts that are moved to other slots at a time."""
 
+ADMISSIONS = 1
+"""Misses of a layer that one window brings into slots: more would take the link from its needs."""
+
+# Prompt tokens of a step where experts are brought to the card: room is better spent on slots.
+TIERED_CHUNK = 2048
 # Of each stage: the bytes as the host has them, twice, and as products want them.
 _STAGE_COPIES = 3
 _PAGE = 4096
@@ -37,10 +42,14 @@ class SlotWishes:
     Attributes:
         num_slots: of all layers together; None for as many as fit.
         is_per_layer: slots are divided by layer, not shared.
+        reserve_bytes: left free by slots, for what no plan counts: code of kernels, graphs, tables.
+        has_own_chunk: the steps of prompts were wished for, so slots do not shorten them.
     """
 
     num_slots: int | None = None
     is_per_layer: bool = False
+    reserve_bytes: int = 0
+    has_own_chunk: bool = False
 
 
 def with_slots(layout: ModelLayout, slots: SlotLayout) -> ModelLayout:
@@ -86,6 +95,39 @@ def planned_slots(
         )
     wanted = fit if wishes.num_slots is None else min(wishes.num_slots, fit)
     return layer_slots(num_layers, num_experts, wanted, blobs)
+
+
+def plan_card(
+    entries: Mapping[str, TensorEntry],
+    layout: ModelLayout,
+    spec: ModelSpec,
+    wishes: Wishes,
+    wished: SlotWishes,
+    room_bytes: int,
+) -> tuple[MemoryPlan, SlotLayout | None]:
+    """What a model and a conversation take, and the slots where not every expert has one.
+
+    The plan may be larger than the room: ``memory_plan.check_plan``.
+
+    Raises:
+        PlanError: not even an expert of each layer fits, where each layer has its own slots.
+    """
+    plan = MemoryPlan(weight_bytes(layout, entries), session_bytes(layout, spec, wishes), wishes)
+    slots = None
+    if wished.num_slots is not None or plan.total_bytes > room_bytes:
+        if not wished.has_own_chunk:
+            wishes = replace(wishes, chunk=min(wishes.chunk, TIERED_CHUNK))
+        none = shared_slots(spec.num_layers, spec.num_experts, 0)
+        bare = plan_with_slots(entries, layout, spec, wishes, none)
+        left = room_bytes - wished.reserve_bytes - bare.total_bytes
+        slots = planned_slots(layout, spec, left, wished)
+        if wished.num_slots is None and slots.num_slots == spec.num_layers * spec.num_experts:
+            # With shorter steps everything fits: nothing has to lie in memory as well.
+            slots = None
+            plan = replace(plan, session=session_bytes(layout, spec, wishes), wishes=wishes)
+        else:
+            plan = plan_with_slots(entries, layout, spec, wishes, slots)
+    return with_fitting_chunk(plan, layout, spec, room_bytes), slots
 
 
 def plan_with_slots(

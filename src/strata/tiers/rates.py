@@ -6,14 +6,19 @@ from them.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from strata.errors import CheckpointError
+from strata.result_files import write_whole
 from strata.tiers.share import Cost
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -139,3 +144,59 @@ class TierRates:
         told = asdict(self)
         told["asked"], told["staged"] = self.asked._asdict(), self.staged._asdict()
         return told
+
+
+_KIND = "strata rates"
+_VERSION = 1
+
+
+def write_rates(path: Path, rates: TierRates) -> None:
+    """Writes the file whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    told = {"kind": _KIND, "version": _VERSION, **rates.as_dict()}
+    write_whole(path, (json.dumps(told, indent=1) + "\n").encode())
+
+
+def read_rates(path: Path) -> TierRates:
+    """The rates of a file.
+
+    Raises:
+        CheckpointError: it is no such file, or a number of it makes no sense.
+        OSError: it cannot be read.
+    """
+    try:
+        told = json.loads(path.read_bytes())
+        if (told["kind"], told["version"]) != (_KIND, _VERSION):
+            raise ValueError(f"kind {told['kind']!r}, version {told['version']!r}")
+        asked, staged = (
+            Cost(float(told[way]["once"]), float(told[way]["each"])) for way in ("asked", "staged")
+        )
+        rates = TierRates(
+            int(told["expert_bytes"]), asked, staged, float(told["idle_s"]),
+            float(told["window_s"]), *map(_optional, (told[name] for name in _OPTIONAL)),
+        )  # fmt: skip
+        _check(rates)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"the file of rates cannot be used: {type(error).__name__}: {error}.\n"
+            f"  file: {path}\n  Try: write it again with strata bench --rates."
+        ) from None
+    return rates
+
+
+_OPTIONAL = ("link_bytes_per_s", "disk_bytes_per_s")
+
+
+def _optional(value: object) -> float | None:
+    return None if value is None else float(str(value))
+
+
+def _check(rates: TierRates) -> None:
+    positive = [rates.expert_bytes, rates.asked.each, rates.staged.each, rates.window_s]
+    positive += [x for x in (rates.link_bytes_per_s, rates.disk_bytes_per_s) if x is not None]
+    others = [rates.asked.once, rates.staged.once, rates.idle_s]
+    if not all(0 < x < 1e18 for x in positive) or not all(0 <= x < 1e3 for x in others):
+        raise ValueError("a rate is zero, negative or not a number")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strata.errors import SettingsError
-from strata.tiers.share import Cost, balanced_counts, fixed_counts
+from strata.tiers.share import Cost, balanced, balanced_counts, fixed_counts
 
 
 def test_equal_rates_halve_the_misses():
@@ -23,13 +24,26 @@ def test_a_way_that_is_far_too_slow_is_not_taken():
     assert balanced_counts(3, Cost(1.0, 1.0), Cost(1e-6, 1e-6)) == [0, 1, 2, 3]
 
 
-def test_no_other_split_ends_earlier():
-    rng = np.random.default_rng(5)
-    for _ in range(50):
-        asked, staged = (Cost(*rng.uniform(0, 3, 2).tolist()) for _ in range(2))
-        for misses, count in enumerate(balanced_counts(12, asked, staged)):
-            ends = [max(asked.of(misses - n), staged.of(n)) for n in range(misses + 1)]
-            assert ends[count] == min(ends)
+@given(
+    st.tuples(*[st.floats(0, 3)] * 5),
+    st.integers(0, 16),
+)
+def test_of_all_splits_that_end_first_the_one_with_fewest_copies_is_taken(
+    costs: tuple[float, ...], most: int
+) -> None:
+    asked, staged, idle = Cost(*costs[:2]), Cost(*costs[2:4]), costs[4]
+    counts, seconds = balanced(12, asked, staged, idle=idle, max_staged=most)
+    for misses in range(13):
+        best, ends_first = 0, float("inf")
+        for copied in range(min(misses, most) + 1):
+            left = misses - copied
+            by_host = asked.once + asked.each * left if left else 0.0
+            by_card = staged.once + staged.each * copied if copied else idle
+            ends = max(by_host, by_card)
+            if ends < ends_first:
+                best, ends_first = copied, ends
+        assert counts[misses] == best
+        assert seconds[misses] == ends_first
 
 
 def test_a_share_is_taken_in_256ths():

@@ -1,0 +1,222 @@
+"""How fast tokens will be decoded with so many experts in each place, before anything is loaded.
+
+Owns the arithmetic: misses of a replayed trace times the costs of ``rates``. What fits where is
+``engine.plan``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strata.tiers.policy_table import DEFAULT_POLICY, PolicyOptions
+from strata.tiers.replay import replay
+from strata.tiers.share import Cost, balanced, fixed_counts
+from strata.tiers.slots import layer_slots, shared_slots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from strata.tiers.rates import TierRates
+    from strata.tiers.replay import Outcome
+    from strata.tiers.routing_trace import RoutingTrace
+
+    Ints = NDArray[np.int64]
+
+NUM_STAGES = 16
+# A read of a few megabytes that was not foreseen: the request, the drive, the wake-up.
+_READ_ONCE_S = 2e-4
+LIMITS = ("card", "processor", "link", "file")
+"""What may hold a window up: the card itself, or experts computed, copied or read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many experts have room, of all layers together.
+
+    Attributes:
+        num_layers: L.
+        num_experts: E of a layer.
+        card: slots on the card.
+        memory: experts in RAM that are in no slot; the others are in the file.
+        is_per_layer: slots are divided by layer.
+    """
+
+    num_layers: int
+    num_experts: int
+    card: int
+    memory: int
+    is_per_layer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What layers of decode windows look up; N layers of windows.
+
+    Attributes:
+        lookups: [N] distinct experts.
+        misses: [N] those in no slot.
+        from_file: [N] those in no memory either.
+    """
+
+    lookups: Ints
+    misses: Ints
+    from_file: Ints
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits of all look-ups."""
+        return 1.0 - float(self.misses.sum()) / max(1, int(self.lookups.sum()))
+
+    @property
+    def file_rate(self) -> float:
+        """Look-ups that read a file, of all."""
+        return float(self.from_file.sum()) / max(1, int(self.lookups.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of one place in a text.
+
+    Attributes:
+        hit_rate: of look-ups.
+        file_rate: of look-ups, those that read a file.
+        window_s: of a token.
+        limits: seconds of it that each of ``LIMITS`` holds it up.
+    """
+
+    hit_rate: float
+    file_rate: float
+    window_s: float
+    limits: dict[str, float]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """One row a window."""
+        return 1.0 / self.window_s
+
+    @property
+    def binding(self) -> str:
+        """What holds a window up longest."""
+        return max(LIMITS, key=lambda name: self.limits[name])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "hit_rate": self.hit_rate,
+            "file_rate": self.file_rate,
+            "window_s": self.window_s,
+            "tokens_per_s": self.tokens_per_s,
+            "limits_s": dict(self.limits),
+            "binding": self.binding,
+        }
+
+
+def demands(
+    trace: RoutingTrace,
+    places: Places,
+    cuts: Iterable[tuple[int, int | None]],
+    *,
+    policy: str = DEFAULT_POLICY,
+    max_admissions: int | None = None,
+    ranking: Iterable[int] = (),
+) -> list[Demand]:
+    """What parts of a trace look up and miss.
+
+    A trace of fewer layers than the model stands for all of them. Experts in memory are taken to
+    be the ones used last that are in no slot.
+
+    Args:
+        trace: of the model's E and K.
+        places: of the model.
+        cuts: first decoded token of each part, and its end.
+        policy: of the slots.
+        max_admissions: of the policy.
+        ranking: keys the slots are filled with beforehand, then the others in order of experts.
+    """
+    num_layers, num_experts = trace.num_layers, trace.num_experts
+    whole = num_layers * num_experts
+    rest = np.arange(whole).reshape(num_layers, num_experts).T.reshape(-1).tolist()
+    order = list(dict.fromkeys([*ranking, *rest]))
+    share = num_layers / places.num_layers
+
+    def outcome(num_slots: int, name: str, admissions: int | None) -> Outcome:
+        count = min(whole, round(num_slots * share))
+        make = layer_slots if places.is_per_layer and count >= num_layers else shared_slots
+        layout = make(num_layers, num_experts, count)
+        return replay(trace, layout, name, options=PolicyOptions(admissions), ranking=order)
+
+    cached = outcome(places.card, policy, max_admissions)
+    misses = cached.lookups - cached.hits
+    near = places.card + places.memory
+    from_file = np.zeros_like(misses)
+    if near < places.num_layers * places.num_experts:
+        behind = outcome(near, "lru", None)
+        from_file = np.minimum(misses, behind.lookups - behind.hits)
+    parts = [cached.part(first, end) for first, end in cuts]
+    return [
+        Demand(
+            cached.lookups[part].reshape(-1), misses[part].reshape(-1), from_file[part].reshape(-1)
+        )
+        for part in parts
+    ]
+
+
+def forecast(
+    demand: Demand, num_layers: int, expert_bytes: int, rates: TierRates, share: float | None
+) -> Forecast:
+    """Seconds of a token, and what takes them.
+
+    Args:
+        demand: of layers like those of the model.
+        num_layers: L of the model.
+        expert_bytes: of an expert of the model.
+        rates: costs.
+        share: part of the misses that is copied; None for what ends together.
+    """
+    scale = expert_bytes / rates.expert_bytes
+    asked = Cost(rates.asked.once, rates.asked.each * scale)
+    staged = Cost(rates.staged.once, rates.staged.each * scale)
+    most = int(demand.misses.max(initial=0))
+    if share is None:
+        counts, _ = balanced(most, asked, staged, idle=rates.idle_s, max_staged=NUM_STAGES)
+    else:
+        counts = np.minimum(fixed_counts(most, share), NUM_STAGES)
+    copied = counts[demand.misses]
+    left = demand.misses - copied
+    by_card = np.where(copied > 0, staged.once + staged.each * copied, rates.idle_s)
+    read = np.zeros(len(left))
+    if demand.from_file.any():
+        per_s = rates.disk_bytes_per_s or 1e9
+        read = np.where(
+            demand.from_file > 0, _READ_ONCE_S + demand.from_file * expert_bytes / per_s, 0.0
+        )
+    by_host = np.where(left > 0, asked.once + asked.each * left, 0.0) + read
+    ends = np.maximum(by_host, by_card)
+    late = np.where(demand.misses > 0, np.maximum(0.0, ends - rates.idle_s), 0.0)
+    is_host = by_host > by_card
+    host_share = np.where(is_host, late, 0.0)
+    file_share = host_share * read / np.maximum(by_host, 1e-12)
+    num = max(1, len(late))
+    limits = {
+        "card": rates.window_s,
+        "processor": num_layers * float((host_share - file_share).sum()) / num,
+        "link": num_layers * float(np.where(is_host, 0.0, late).sum()) / num,
+        "file": num_layers * float(file_share.sum()) / num,
+    }
+    return Forecast(demand.hit_rate, demand.file_rate, sum(limits.values()), limits)
+
+
+def faster(rates: TierRates, what: str, factor: float) -> TierRates:
+    """The same machine with one of ``LIMITS`` so many times as fast."""
+    if what == "card":
+        return replace(rates, window_s=rates.window_s / factor)
+    if what == "processor":
+        return replace(rates, asked=Cost(rates.asked.once, rates.asked.each / factor))
+    if what == "link":
+        return replace(rates, staged=Cost(rates.staged.once, rates.staged.each / factor))
+    return replace(rates, disk_bytes_per_s=(rates.disk_bytes_per_s or 1e9) * factor)

@@ -1,0 +1,79 @@
+"""Speed foretold from misses and costs, against the same layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from strata.tiers.forecast import LIMITS, Demand, Places, demands, faster, forecast
+from strata.tiers.policy_table import PolicyOptions
+from strata.tiers.rates import TierRates
+from strata.tiers.replay import replay
+from strata.tiers.share import Cost, balanced_counts, fixed_counts
+from strata.tiers.slots import layer_slots
+from strata.tiers.synthetic import SyntheticText, synthetic_trace
+
+RATES = TierRates(1000, Cost(1e-5, 2e-5), Cost(3e-5, 4e-5), 5e-6, 4e-3, 2e10, 1e8)
+
+
+def random_demand(seed: int, num: int = 200) -> Demand:
+    rng = np.random.default_rng(seed)
+    misses = rng.integers(0, 11, num)
+    return Demand(np.full(num, 10), misses, np.minimum(misses, rng.integers(0, 3, num)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0, None])
+@pytest.mark.parametrize("size", [1000, 500])
+def test_a_window_takes_what_its_layers_take(share: float | None, size: int) -> None:
+    demand, layers, scale = random_demand(1), 48, size / 1000
+    asked, staged = Cost(1e-5, 2e-5 * scale), Cost(3e-5, 4e-5 * scale)
+    counts = (
+        balanced_counts(10, asked, staged, idle=5e-6, max_staged=16)
+        if share is None
+        else fixed_counts(10, share)
+    )
+    late = 0.0
+    for misses, read in zip(demand.misses.tolist(), demand.from_file.tolist(), strict=True):
+        copied = counts[misses]
+        host = asked.of(misses - copied) + (2e-4 + read * size / 1e8 if read else 0.0)
+        card = staged.of(copied) if copied else 5e-6
+        late += max(0.0, max(host, card) - 5e-6) if misses else 0.0
+    found = forecast(demand, layers, size, RATES, share)
+    assert found.window_s == pytest.approx(4e-3 + layers * late / len(demand.misses), rel=1e-12)
+    assert sum(found.limits.values()) == pytest.approx(found.window_s)
+    assert found.binding == max(LIMITS, key=lambda name: found.limits[name])
+    assert found.hit_rate == pytest.approx(1 - demand.misses.sum() / 2000)
+
+
+def test_without_misses_only_the_card_counts() -> None:
+    zeros = np.zeros(10, np.int64)
+    found = forecast(Demand(np.full(10, 10), zeros, zeros), 48, 1000, RATES, None)
+    assert (found.window_s, found.binding, found.hit_rate) == (4e-3, "card", 1.0)
+
+
+@pytest.mark.parametrize("what", LIMITS)
+def test_nothing_that_gets_faster_makes_a_window_longer(what: str) -> None:
+    demand = random_demand(2)
+    for share in (0.0, 0.5, None):
+        now = forecast(demand, 48, 1000, RATES, share).window_s
+        assert forecast(demand, 48, 1000, faster(RATES, what, 2.0), share).window_s <= now
+    assert faster(replace(RATES, disk_bytes_per_s=None), "file", 2.0).disk_bytes_per_s == 2e9
+
+
+def test_demands_are_those_of_the_replay() -> None:
+    trace = synthetic_trace(SyntheticText(4, 32, 4, 60), seed=3)
+    # Twice the layers of the trace: it stands for all of them.
+    places = Places(8, 32, card=8 * 8, memory=8 * 8, is_per_layer=True)
+    cold, warm = demands(trace, places, ((0, 30), (30, None)), max_admissions=1)
+    order = np.arange(4 * 32).reshape(4, 32).T.reshape(-1).tolist()
+    outcome = replay(
+        trace, layer_slots(4, 32, 32), "ema", options=PolicyOptions(1), ranking=order
+    )  # fmt: skip
+    for part, windows in ((cold, outcome.part(0, 30)), (warm, outcome.part(30))):
+        assert part.hit_rate == pytest.approx(outcome.hit_rate(windows))
+        assert (part.from_file <= part.misses).all()
+        assert part.from_file.sum() > 0
+    whole = demands(trace, replace(places, memory=8 * 24), ((0, None),))[0]
+    assert whole.from_file.sum() == 0
