@@ -6,6 +6,7 @@ what is joined from files, processor and text is ``engine.build``.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -201,6 +202,11 @@ class Engine:
         """
         token_ids = self._parts.text.encode_chat(messages, template_values)
         return self.generate(token_ids, sampling, on_progress=on_progress)
+
+    def prepare_forms(self) -> None:
+        """Makes now what the first answer of a required form would make; nothing without words."""
+        with contextlib.suppress(RequestError):
+            self._parts.text.mask_vocabulary.prepare()
 
     def close(self) -> None:
         """Ends the request under way and gives memory and threads back. May be called twice."""

@@ -119,21 +119,23 @@ class DevicePicks(HostPicks):
         history = list(tokens)
         for row in range(len(window)):
             mask = self._allow(history)
-            if mask is not None:
-                allowed = allowed_tokens(mask, vocab_size)
-                masks[row] = _packed(allowed)
+            words = None if mask is None else _packed(mask, vocab_size)
+            masks[row] = words
             if row + 1 == len(window):
                 break
             draft = int(window[row + 1])
-            if mask is not None and not allowed[draft]:
+            if words is not None and not int(words[draft >> 5]) >> (draft & 31) & 1:
                 break
             history.append(draft)
         return masks if any(words is not None for words in masks) else None
 
 
-def _packed(allowed: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Words:
+def _packed(mask: Mask, vocab_size: int) -> Words:
     """ceil(V / 32) words, lowest bit first."""
-    padded = np.zeros(-(-len(allowed) // 32) * 4, np.uint8)
-    packed = np.packbits(allowed, bitorder="little")
+    num_words = -(-vocab_size // 32)
+    if mask.dtype == np.uint32 and mask.shape == (num_words,):
+        return mask.view(np.uint32)
+    padded = np.zeros(num_words * 4, np.uint8)
+    packed = np.packbits(allowed_tokens(mask, vocab_size), bitorder="little")
     padded[: len(packed)] = packed
     return padded.view("<u4").astype(np.uint32, copy=False)

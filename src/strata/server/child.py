@@ -55,7 +55,9 @@ class OpenModel:
 
     def __call__(self, *, on_progress: OnProgress) -> Engine:
         """See ``OpenEngine``."""
-        return Engine.from_settings(self._settings, on_progress=on_progress)
+        engine = Engine.from_settings(self._settings, on_progress=on_progress)
+        engine.prepare_forms()
+        return engine
 
 
 def main(connection: Connection, open_engine: OpenEngine) -> None:

@@ -51,11 +51,14 @@ class MaskVocabulary:
             raise RequestError(
                 "this model has no token that ends an answer, so no form can be required."
             )
-        self.token_bytes = tuple(token_bytes)
+        # llguidance's masks are as long as its list of tokens.
+        padding = (b"",) * (vocab_size - len(token_bytes))
+        self.token_bytes = (*token_bytes, *padding)
         self.end_ids = frozenset(end_ids)
         self.vocab_size = vocab_size
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._before_mark: dict[tuple[bytes, int], Words] = {}
+        self._by_letter: dict[bytes, list[tuple[int, bytes]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="strata-forms")
 
     @property
@@ -69,6 +72,10 @@ class MaskVocabulary:
         The result raises RequestError where the form does not compile.
         """
         return self._thread.submit(self._compile, form)
+
+    def prepare(self) -> None:
+        """Makes now what the first form would make: seconds for a large vocabulary."""
+        self._thread.submit(self._prepared).result()
 
     def words_of(self, ids: Collection[int]) -> Words:
         """A mask of some tokens: [ceil(V / 32)] uint32, lowest bit first."""
@@ -91,27 +98,41 @@ class MaskVocabulary:
         """
         if (mark, num_begun) not in self._before_mark:
             rest = mark[num_begun:]
-            refused = set(self.end_ids).union(range(len(self.token_bytes), 32 * self.num_words))
-            for index, raw in enumerate(self.token_bytes):
-                if not raw or ((raw.startswith(rest) or mark in raw) and _is_past(raw, rest, mark)):
-                    refused.add(index)
-            self._before_mark[mark, num_begun] = ~self.words_of(refused)
+            past = {
+                index
+                for index, raw in self._holding(mark[-1:])
+                if (raw.startswith(rest) or mark in raw) and _is_past(raw, rest, mark)
+            }
+            self._before_mark[mark, num_begun] = ~self.words_of(self._silent_ids | past)
         return self._before_mark[mark, num_begun]
 
-    def _compile(self, form: Form) -> FormMasks:
-        if self._tokenizer is None:
-            self._tokenizer = self._make_tokenizer()
-        return FormMasks(self._tokenizer, form, self)
+    @functools.cached_property
+    def _silent_ids(self) -> set[int]:
+        """Ids without text, those that end an answer, and those that only fill the last word."""
+        silent = {index for index, raw in enumerate(self.token_bytes) if not raw}
+        return silent.union(self.end_ids, range(self.vocab_size, 32 * self.num_words))
 
-    def _make_tokenizer(self) -> llguidance.LLTokenizer:
-        # The stub of llguidance wants its own class, but reads any object of these attributes.
-        wanted: Any = _Wanted(self.token_bytes, min(self.end_ids))
-        return llguidance.LLTokenizer(
-            wanted,
-            n_vocab=self.vocab_size,
-            eos_token=sorted(self.end_ids),
-            slices=llguidance.LLTokenizer.json_slices(),
-        )
+    def _holding(self, letter: bytes) -> list[tuple[int, bytes]]:
+        """Tokens with a letter in them."""
+        if letter not in self._by_letter:
+            found = [item for item in enumerate(self.token_bytes) if letter in item[1]]
+            self._by_letter[letter] = found
+        return self._by_letter[letter]
+
+    def _compile(self, form: Form) -> FormMasks:
+        return FormMasks(self._prepared(), form, self)
+
+    def _prepared(self) -> llguidance.LLTokenizer:
+        if self._tokenizer is None:
+            # The stub of llguidance wants its own class, but reads any object of these attributes.
+            wanted: Any = _Wanted(self.token_bytes, min(self.end_ids))
+            self._tokenizer = llguidance.LLTokenizer(
+                wanted,
+                n_vocab=self.vocab_size,
+                eos_token=sorted(self.end_ids),
+                slices=llguidance.LLTokenizer.json_slices(),
+            )
+        return self._tokenizer
 
 
 class FormMasks:

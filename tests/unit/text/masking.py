@@ -21,7 +21,7 @@ PIECES = [
 TOKENS = [bytes([byte]) for byte in range(256)] + PIECES + [b"", b""]
 END, OTHER_END = len(TOKENS) - 2, len(TOKENS) - 1
 # Rows of padding behind the last token; no multiple of 32.
-VOCAB_SIZE = len(TOKENS) + 9
+VOCAB_SIZE = len(TOKENS) + 75
 
 
 def vocabulary() -> MaskVocabulary:
