@@ -1,6 +1,6 @@
 """A server whose engine says what a script tells it to: a stand-in that agents can be tried with.
 
-    python -m tests.agents.stand_in SCRIPT.json
+    python -m tests.agents.stand_in --port 0 SCRIPT.json
 
 The script is a list of rules ``{"when": regex, "results": n, "say": text}``. An answer is the text
 of the first rule whose pattern is found in the prompt and whose number of tool results in it, if
@@ -124,11 +124,12 @@ class OpenScripted:
         return Engine(parts, Settings(checkpoints=0))
 
 
-def main(path: str) -> None:
+def main(args: Sequence[str]) -> None:
+    _, port, path = args
     rules = [Rule(**plain) for plain in json.loads(Path(path).read_text(encoding="utf-8"))]
     serve(
         Settings(),
-        ServeOptions(port=0, aliases=("*",), fit_max_tokens=True),
+        ServeOptions(port=int(port), aliases=("*",), fit_max_tokens=True),
         on_listening=lambda address: say(f"listening on {address}; loading the model."),
         on_ready=lambda model: say(f"ready: {model}"),
         open_engine=OpenScripted(rules),
@@ -136,4 +137,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

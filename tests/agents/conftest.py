@@ -1,0 +1,42 @@
+"""Where the clients are that this package does not depend on; scripts/try_clients installs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = ROOT / "build" / "clients"
+MODULES = CLIENTS / "node_modules"
+
+
+def client(name: str) -> str:
+    """The path of a client's program; the test is skipped where there is none."""
+    inherited = os.environ  # noqa: TID251 - programs are looked for where people have them
+    folders = [str(MODULES / ".bin"), str(CLIENTS / "venv" / "bin"), inherited["PATH"]]
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        pytest.skip(f"{name} is not installed; scripts/try_clients installs it")
+    return found
+
+
+def run_client(
+    command: list[str], folder: Path, home: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs one to its end, with a home of its own and nothing of this machine's settings."""
+    inherited = os.environ  # noqa: TID251 - a process needs its PATH
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={"PATH": inherited["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=180,
+        check=False,
+    )
