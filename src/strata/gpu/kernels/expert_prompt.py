@@ -106,11 +106,9 @@ def _gate_up_prompt_kernel(
     STEP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    row_tiles: tl.constexpr = (ROWS + TILE - 1) // TILE
-    pid = tl.program_id(0)
-    matrix, first, end = find_tile(
-        pid // row_tiles, tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens,
-        IS_GROUPED, TOKENS * SUBS,
+    matrix, first, end, first_row = find_tile(
+        tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens, IS_GROUPED, TOKENS * SUBS,
+        ROWS, TILE,
     )  # fmt: skip
     if matrix < 0:
         return
@@ -120,8 +118,7 @@ def _gate_up_prompt_kernel(
     )
     up = matrix_at((up_codes, up_scales, up_minima), matrix, UP_KIND, UP_MINIMA, BLOCKS, ROWS)
     token = positions_of(first, end, order_ptr, IS_GROUPED, TOP_K, TOKENS, SUBS)
-    row_tile = pid % row_tiles
-    row = clamped(row_tile * TILE + tl.arange(0, TILE), ROWS, TILE // 2)
+    row = clamped(first_row + tl.arange(0, TILE), ROWS, TILE // 2)
     totals = tile_sums(
         x, token, gate, row, up, row, (GATE_KIND, UP_KIND), (GATE_MINIMA, UP_MINIMA), SUMS,
         BLOCKS, (ROWS, ROWS), STEP, STAGES, TOKENS, SUBS, TILE,
@@ -131,7 +128,7 @@ def _gate_up_prompt_kernel(
         position = first + s * TOKENS + tl.arange(0, TOKENS)
         hidden = arith.silu(totals[s] * gate_factor) * (totals[SUBS + s] * up_factor)
         store_prompt_codes(
-            hidden, position.to(tl.int64), position < end, row_tile * (TILE // 32),
+            hidden, position.to(tl.int64), position < end, first_row // 32,
             h_codes, h_scales, h_scaled, h_halves, bad_ptr, ROWS // 32, TOKENS, TILE // 32,
         )  # fmt: skip
 
@@ -193,18 +190,15 @@ def _gate_up_warps_kernel(
 ):  # fmt: skip
     TOKENS: tl.constexpr = 16 * M * TOKEN_WARPS
     TILE: tl.constexpr = 32 * N * ROW_WARPS
-    row_tiles: tl.constexpr = (ROWS + TILE - 1) // TILE
-    pid = tl.program_id(0)
-    matrix, first, end = find_tile(
-        pid // row_tiles, tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens,
-        IS_GROUPED, TOKENS,
+    matrix, first, end, first_row = find_tile(
+        tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens, IS_GROUPED, TOKENS, ROWS,
+        TILE,
     )  # fmt: skip
     if matrix < 0:
         return
     thread = tl.arange(0, 32 * TOKEN_WARPS * ROW_WARPS)
     gate = matrix_at((gate_codes, gate_scales, gate_minima), matrix, 0, MINIMA, BLOCKS, ROWS)
     up = matrix_at((up_codes, up_scales, up_minima), matrix, 0, MINIMA, BLOCKS, ROWS)
-    first_row = pid % row_tiles * TILE
     sums = warp_sums(
         (x_codes, x_scales, x_scaled), first, end, order_ptr, (gate, up), first_row,
         shared_words(stage_words(TOKENS, 2 * TILE, STEP, STAGES, MINIMA)), thread, IS_GROUPED,

@@ -59,23 +59,24 @@ def matrix_at(
 
 @triton.jit
 def find_tile(
-    tile,
-    tiles_ptr,
-    offsets_ptr,
-    first_expert,
-    num_matrices,
-    num_tokens,
-    IS_GROUPED: tl.constexpr,
-    SIZE: tl.constexpr,
-):
-    """(matrix, first position, end of positions) of a tile; matrix -1: nothing to do."""
+    tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens, IS_GROUPED: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """(matrix, first position, end of positions, first weight row) of a program's tile.
+
+    Matrix -1: nothing to do. Tiles of TILE weight rows come one after the other for each tile of
+    TOKENS positions.
+    """
+    row_tiles: tl.constexpr = (ROWS + TILE - 1) // TILE
+    tile = tl.program_id(0) // row_tiles
+    row = tl.program_id(0) % row_tiles * TILE
     if IS_GROUPED:
         expert = tl.load(tiles_ptr + 2 * tile)
         matrix = expert - first_expert
         matrix = tl.where((expert >= 0) & (matrix < num_matrices), matrix, -1)
         end = tl.load(offsets_ptr + tl.maximum(expert, 0) + 1)
-        return tl.maximum(matrix, -1), tl.load(tiles_ptr + 2 * tile + 1), end
-    return tile * 0, tile * SIZE, num_tokens
+        return tl.maximum(matrix, -1), tl.load(tiles_ptr + 2 * tile + 1), end, row
+    return tile * 0, tile * TOKENS, num_tokens, row
 
 
 @triton.jit
@@ -116,17 +117,14 @@ def _grouped_warps_kernel(
 ):  # fmt: skip
     TOKENS: tl.constexpr = 16 * M * TOKEN_WARPS
     TILE: tl.constexpr = 32 * N * ROW_WARPS
-    row_tiles: tl.constexpr = (ROWS + TILE - 1) // TILE
-    pid = tl.program_id(0)
-    matrix, first, end = find_tile(
-        pid // row_tiles, tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens,
-        IS_GROUPED, TOKENS,
+    matrix, first, end, first_row = find_tile(
+        tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens, IS_GROUPED, TOKENS, ROWS,
+        TILE,
     )  # fmt: skip
     if matrix < 0:
         return
     thread = tl.arange(0, 32 * TOKEN_WARPS * ROW_WARPS)
     weights = matrix_at((w_codes, w_scales, w_minima), matrix, 0, MINIMA, BLOCKS, ROWS)
-    first_row = pid % row_tiles * TILE
     sums = warp_sums(
         (x_codes, x_scales, x_scaled), first, end, order_ptr, (weights,), first_row,
         shared_words(stage_words(TOKENS, TILE, STEP, STAGES, MINIMA)), thread, READ_TOP_K > 0,
@@ -186,18 +184,16 @@ def _grouped_kernel(
     STEP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    row_tiles: tl.constexpr = (ROWS + 2 * TILE - 1) // (2 * TILE)
-    pid = tl.program_id(0)
-    matrix, first, end = find_tile(
-        pid // row_tiles, tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens,
-        IS_GROUPED, TOKENS * SUBS,
+    matrix, first, end, first_row = find_tile(
+        tiles_ptr, offsets_ptr, first_expert, num_matrices, num_tokens, IS_GROUPED, TOKENS * SUBS,
+        ROWS, 2 * TILE,
     )  # fmt: skip
     if matrix < 0:
         return
     x = (x_codes, x_scales, x_scaled, x_halves)
     weights = matrix_at((w_codes, w_scales, w_minima), matrix, KIND, MINIMA, BLOCKS, ROWS)
     token = positions_of(first, end, order_ptr, READ_TOP_K > 0, READ_TOP_K, TOKENS, SUBS)
-    row = pid % row_tiles * (2 * TILE) + tl.arange(0, TILE)
+    row = first_row + tl.arange(0, TILE)
     totals = tile_sums(
         x, token, weights, clamped(row, ROWS, TILE), weights, clamped(row + TILE, ROWS, TILE),
         (KIND, KIND), (MINIMA, MINIMA), MINIMA, BLOCKS, (ROWS, ROWS),
