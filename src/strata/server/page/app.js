@@ -184,7 +184,14 @@ function onKey(event) {
   }
 }
 
+/** Past the list to what is shown, whichever view that is. */
+function skip(event) {
+  event.preventDefault();
+  byId("main").focus();
+}
+
 async function start() {
+  document.querySelector(".skip").addEventListener("click", skip);
   setUpTheme();
   setUpMenu();
   onKeyWanted(askForKey);

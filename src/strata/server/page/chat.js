@@ -159,7 +159,11 @@ const actions = {
     answer();
   },
   dropPictures() {
-    for (const message of state.conversation.messages) delete message.pictures;
+    for (const message of state.conversation.messages) {
+      if (!message.pictures) continue;
+      delete message.pictures;
+      state.views.delete(message);
+    }
     const messages = state.conversation.messages;
     const last = messages.findLast((message) => message.role === "user");
     if (last?.content) this.regenerate();

@@ -13,27 +13,56 @@ const ALIGNED = { left: "start", center: "center", right: "end" };
 // Deeper nesting than any person writes; a browser's own recursion is bounded too.
 const MAX_DEPTH = 40;
 
-/** Shows `text` in `container`, keeping the blocks in front that have not changed. */
-export function renderMarkdown(container, text) {
-  const tokens = tokensOf(text);
-  const before = container.strataBlocks ?? [];
+// Blocks at the end that more text may still change: a line below makes a heading or a table.
+const OPEN_BLOCKS = 3;
+// Some texts take the parser very long. Those are read less often, and in the end not at all.
+const SLOW_MS = 25;
+const TOO_SLOW_MS = 300;
+
+/** Shows `text`, which only grows, in `container`. Reads the end of it alone, where it can have changed. */
+export function renderMarkdown(container, text, isWhole = true) {
+  const state = (container.strataMarkdown ??= { blocks: [], isPlain: false, notBefore: 0 });
+  const whole = text.replace(/\r\n?/g, "\n");
+  if (!isWhole && performance.now() < state.notBefore) return;
+  const closed = state.isPlain ? state.blocks.length - 1 : Math.max(0, state.blocks.length - OPEN_BLOCKS);
+  const start = lengthOf(state.blocks.slice(0, closed));
+  const begun = performance.now();
+  const tokens = state.isPlain ? [plain(whole.slice(start))] : tokensOf(whole.slice(start));
+  const cost = performance.now() - begun;
+  state.notBefore = cost > SLOW_MS ? performance.now() + 10 * cost : 0;
+  if (cost > TOO_SLOW_MS && !state.isPlain) {
+    state.isPlain = true;
+    show(container, state, closed, [plain(whole.slice(start))]);
+    return;
+  }
+  show(container, state, closed, tokens);
+}
+
+/** Puts `tokens` behind the first `closed` blocks; what is there already and equal stays. */
+function show(container, state, closed, tokens) {
+  const before = state.blocks;
   let same = 0;
-  while (same < before.length && same < tokens.length && before[same].raw === tokens[same].raw) same += 1;
-  for (const block of before.slice(same)) block.node?.remove();
-  const blocks = before.slice(0, same);
+  while (closed + same < before.length && same < tokens.length && before[closed + same].raw === tokens[same].raw) same += 1;
+  for (const block of before.slice(closed + same)) block.node?.remove();
+  state.blocks = before.slice(0, closed + same);
   for (const token of tokens.slice(same)) {
     const node = blockOf(token, 0);
     if (node) container.append(node);
-    blocks.push({ raw: token.raw, node });
+    state.blocks.push({ raw: token.raw, node });
   }
-  container.strataBlocks = blocks;
 }
+
+const lengthOf = (blocks) => blocks.reduce((sum, block) => sum + block.raw.length, 0);
+
+const plain = (text) => ({ type: "html", raw: text });
 
 function tokensOf(text) {
   try {
-    return lexer(text, { gfm: true, breaks: false });
+    const tokens = lexer(text, { gfm: true, breaks: false });
+    // Where the parser left something out, the place of the next text would not be known.
+    return lengthOf(tokens) === text.length ? tokens : [plain(text)];
   } catch {
-    return [{ type: "text", raw: text, text }];
+    return [plain(text)];
   }
 }
 

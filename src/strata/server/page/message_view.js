@@ -55,7 +55,7 @@ export function answerView(message, actions) {
     node.setAttribute("aria-busy", String(isOpen));
     node.classList.toggle("is-writing", isOpen);
     thinking.update();
-    renderMarkdown(body, message.content);
+    renderMarkdown(body, message.content, !isOpen);
     showWait(wait, message);
     if (message.calls.length > 0) showCalls(calls, message, isOpen, actions);
     const status = `${message.status} ${message.isLast} ${message.calls.some((call) => call.result !== undefined)}`;
