@@ -103,8 +103,7 @@ REPLIES = {
     "weather": CALL,
     "think": "First 2 and 3 make 5. <b>So</b> it is 5.\n</think>\n\nIt is **5**.",
     "slow": "word " * 400,
-    "nested": "> " * 3000 + "deep\n\n" + "- " * 800 + "list",
-    "slowly": "_a__b" * 3000,
+    "nested": "> " * 300 + "deep\n\n" + "- " * 200 + "list",
     "long": "\n\n".join(f"Paragraph {number} of a long answer." for number in range(60)),
 }
 STEP_S = {"slow": 0.03}

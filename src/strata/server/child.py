@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from strata.settings import Settings
 
 EXIT_FAILED: Final = 70
+# Of ``tiers.counters``: what a server's users look at.
+_TOLD_COUNTS: Final = ("lookups", "hits", "computed", "copied", "from_file", "file_bytes")
 # Bytes loaded are told at most this often.
 _TELL_EVERY_S: Final = 0.1
 
@@ -233,6 +235,7 @@ class _Seldom:
 
 
 def _costs(timings: Timings) -> protocol.Costs:
+    counts = timings.experts
     return protocol.Costs(
         prompt_tokens=timings.prompt_tokens,
         reused_tokens=timings.reused_tokens,
@@ -242,4 +245,5 @@ def _costs(timings: Timings) -> protocol.Costs:
         ttft_s=timings.ttft_s,
         drafts_proposed=sum(timings.drafts_proposed),
         drafts_accepted=sum(timings.drafts_accepted),
+        experts={} if counts is None else {name: counts.total(name) for name in _TOLD_COUNTS},
     )
