@@ -125,7 +125,7 @@ std::vector<std::vector<int32_t>> fetch_all(ExpertSource &source, int64_t layer,
     nb::gil_scoped_release release;
     ExpertFetch fetch(source, layer, checked(source, layer, experts), is_scan);
     while (fetch.next()) runs.push_back(fetch.ready());
-    if (fetch.has_failed()) throw ExpertsNotRead(source.failure());
+    if (fetch.has_failed()) throw ExpertsNotRead(source.take_failure());
     return runs;
 }
 
@@ -140,7 +140,7 @@ std::unique_ptr<ExpertReads> copy_experts(ExpertSource &source, int64_t layer, c
 
 void wait_copies(ExpertReads &reads) {
     nb::gil_scoped_release release;
-    if (!reads.wait()) throw ExpertsNotRead(reads.source().failure());
+    if (!reads.wait()) throw ExpertsNotRead(reads.source().take_failure());
 }
 
 } // namespace
@@ -169,7 +169,7 @@ void bind_server(nb::module_ &m) {
             self.set_home(layer, expert, at<uint8_t>(blob));
         }, nb::arg("layer"), nb::arg("expert"), nb::arg("blob"))
         .def_prop_ro("cached_keys", &ExpertSource::cached_keys)
-        .def_prop_ro("failure", &ExpertSource::failure)
+        .def("take_failure", &ExpertSource::take_failure)
         .def("drop_cached", &ExpertSource::drop_cached)
         .def("read_counts", &read_source_counts, nb::arg("out").noconvert())
         .def("fetch", &fetch_all, nb::arg("layer"), nb::arg("experts"), nb::arg("is_scan"))

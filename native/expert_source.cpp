@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "matrix.h"
 
@@ -88,9 +89,9 @@ void ExpertSource::drop_cached() {
     }
 }
 
-std::string ExpertSource::failure() const {
+std::string ExpertSource::take_failure() {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    return failure_;
+    return std::exchange(failure_, {});
 }
 
 void ExpertSource::link(int32_t place, bool is_newest) {

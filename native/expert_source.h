@@ -83,8 +83,8 @@ class ExpertSource {
     void drop_cached();
 
     const SourceCounts &counts(int64_t layer) const { return counts_[layer]; }
-    // What went wrong last.
-    std::string failure() const;
+    // What went wrong last; taken once, empty where nothing did since.
+    std::string take_failure();
     // Reads on their way end; the files may be closed afterwards.
     void close() { reader_.close(); }
 
@@ -124,7 +124,7 @@ class ExpertSource {
     int32_t newest_ = -1, oldest_ = -1;
     std::unique_ptr<SourceCounts[]> counts_;
     std::mutex mutex_; // of places; held as long as experts are fetched
-    mutable std::mutex failure_mutex_;
+    std::mutex failure_mutex_;
     std::string failure_;
     std::atomic<bool> is_direct_refused_{false};
     FileReader reader_;
@@ -138,7 +138,7 @@ class ExpertReads {
     // Returns when every byte is there, packed; false where one did not come (ExpertSource::failure).
     // Not inside a run of the pool.
     bool wait();
-    const ExpertSource &source() const { return source_; }
+    ExpertSource &source() const { return source_; }
 
   private:
     void begin();

@@ -145,7 +145,7 @@ class Run {
             active.clear();
             ctx_.pool.run([&](int thread, int n) { project(thread, n); });
         }
-        if (fetch.has_failed()) throw ExpertsNotRead(source.failure());
+        if (fetch.has_failed()) throw ExpertsNotRead(source.take_failure());
     }
 
     // The groups that are run next, and the work there is.

@@ -39,6 +39,12 @@ class AbsentHost:
     def fill_layer(self, layer: int, tensors: object) -> None:
         """Nothing."""
 
+    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
+        """Nothing."""
+
+    def take_failure(self) -> None:
+        """None."""
+
     def permutation(self, format_name: str) -> np.ndarray:
         """As the processor packs."""
         return panel_bits(self._ctx, format_name)

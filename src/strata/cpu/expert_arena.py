@@ -5,6 +5,7 @@ Owns the memory, one blob an expert. The thread that answers is ``expert_serving
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,6 +92,12 @@ class ExpertArena(ExpertServing):
         self._scales[layer] = factors_of(shape, tensors)
         places = (self.blob(layer, expert) for expert in every)
         pack_experts(self._ctx, shape, tensors, every, places)
+
+    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
+        """Copies experts' blobs to these addresses."""
+        for expert, place in zip(experts, places, strict=True):
+            blob = self.blob(layer, expert)
+            ctypes.memmove(place, blob.ctypes.data, blob.nbytes)
 
     def blob(self, layer: int, expert: int) -> Bytes:
         """The bytes of an expert; a view."""

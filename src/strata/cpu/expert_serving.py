@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from strata._native import Context, ExpertLayer, ExpertServer, ExpertSource
+    from strata.errors import StrataError
     from strata.model_spec import ModelSpec
 
 _GROUP = 256
@@ -63,6 +64,10 @@ class ExpertServing:
         self._layers, self._owners, self._source = layers, owners, source
         self._panel_bits: dict[str, NDArray[np.int64]] = {}
         self._server: ExpertServer | None = None
+
+    def take_failure(self) -> StrataError | None:
+        """Nothing more is to be said of a refused request where no file is read."""
+        return None
 
     def permutation(self, format_name: str) -> NDArray[np.int64]:
         """See ``panel_bits``."""

@@ -133,6 +133,19 @@ class ExpertTier:
         """
         finish_read(self.begin_read(layer, experts, places))
 
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of the open files."""
+        return tuple(self._descriptors)
+
+    def drop_cached(self) -> None:
+        """Forgets what is in the cache; nobody may be using it."""
+        self.source.drop_cached()
+
+    def take_failure(self) -> str:
+        """Why an expert could not be read, which and where; told once, empty where none failed."""
+        return self.source.take_failure()
+
     def counts(self) -> TierCounts:
         """Of all layers."""
         kept, cached, reads, num_bytes, waited = self.counts_by_layer().sum(axis=0).tolist()

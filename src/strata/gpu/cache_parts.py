@@ -107,10 +107,10 @@ class Mailbox:
 
 def host_memory(host: ExpertHost, options: CacheOptions, device: torch.device) -> HostMemory:
     """The host's experts as the card reaches them."""
-    blobs = [(home.address, len(home.scales), home.blob_bytes) for home in host.layers]
+    blobs = [(home.address, home.num_held, home.blob_bytes) for home in host.layers]
     widest = max(home.blob_bytes for home in host.layers)
     bounce_shape = (max(options.num_stages, MOVED_AT_ONCE), widest)
-    return HostMemory(blobs, device, options.lock_bytes, bounce_shape, host)
+    return HostMemory(blobs, device, options.lock_bytes, bounce_shape, host, host.read)
 
 
 def layer_tiers(

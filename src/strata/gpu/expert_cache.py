@@ -143,7 +143,7 @@ class ExpertCache:
         Raises:
             DeviceError: a byte differs; names slot, expert and offset.
         """
-        check_slots(self.residency, self.layers, self._host.permutation, slots)
+        check_slots(self.residency, self.layers, self._host, slots)
 
     def begin(self) -> None:
         """A window is about to be launched: slots change hands now, and only now.
@@ -204,6 +204,7 @@ class ExpertCache:
 
         Raises:
             DeviceError: the host gave no answer, or refused.
+            CheckpointError: it could not read an expert.
         """
         number, _, _, fault = self._request.tolist()
         if not fault:
@@ -214,6 +215,9 @@ class ExpertCache:
             self._request[3] = 0
             if not is_awaited:
                 return
+        failure = self._host.take_failure()
+        if failure is not None and fault != 1:
+            raise failure
         limit = self._options.limit_seconds
         is_late = fault == 1
         what = f"gave no answer within {limit:g} s" if is_late else "refused"

@@ -121,8 +121,8 @@ class ExpertMover:
         )
         far = np.flatnonzero(sources == 0)
         if len(far):
-            places = [layers[i].home.address + moves[i].expert * size for i in far.tolist()]
-            sources[far] = self._memory.bounced(np.array(places, np.int64), size)
+            wanted = [(moves[i].layer, moves[i].expert) for i in far.tolist()]
+            sources[far] = self._memory.bounced(wanted)
         jobs = self._jobs(moves, layers, sources)
         if self._is_card:
             for number, source in enumerate(sources.tolist()):

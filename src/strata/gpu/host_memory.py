@@ -18,7 +18,7 @@ from strata.errors import DeviceError
 from strata.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,6 +37,7 @@ class HostMemory:
         limit_bytes: most that is page-locked; None for all.
         bounce_shape: (places, bytes) of the buffer for what is not.
         owner: of the blobs; kept as long as they are page-locked.
+        read: copies experts of a layer to addresses; ``tiers.hand_off.ExpertHost.read``.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class HostMemory:
         limit_bytes: int | None,
         bounce_shape: tuple[int, int],
         owner: object,
+        read: Callable[[int, list[int], list[int]], None],
     ) -> None:
+        self._read = read
         self._is_card = device.type == "cuda"
         self._driver = _driver() if self._is_card else None
         self._slices: list[int] = []
@@ -84,19 +87,26 @@ class HostMemory:
                 "  Try: start again; if it comes back, --device cpu."
             )
 
-    def bounced(self, addresses: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        """Copies of memory the card cannot read, one place each; where they are.
+    def bounced(self, wanted: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Copies of experts, (layer, expert), that the card cannot read where they are.
 
-        What the card still reads of earlier ones is waited for.
+        One place of the buffer each; where they are. What the card still reads of earlier ones is
+        waited for.
+
+        Raises:
+            CheckpointError: one lies in a file that cannot be read.
         """
         if self._is_card:
             torch.cuda.synchronize()
-        places = np.zeros(len(addresses), np.int64)
-        for number, address in enumerate(addresses.tolist()):
-            place = self._bounce[number]
-            ctypes.memmove(place.data_ptr(), address, size)
-            places[number] = place.data_ptr()
-        return places
+        places = [self._bounce[number].data_ptr() for number in range(len(wanted))]
+        by_layer: dict[int, tuple[list[int], list[int]]] = {}
+        for (layer, expert), place in zip(wanted, places, strict=True):
+            experts, own = by_layer.setdefault(layer, ([], []))
+            experts.append(expert)
+            own.append(place)
+        for layer, (experts, own) in by_layer.items():
+            self._read(layer, experts, own)
+        return np.array(places, np.int64)
 
     def close(self) -> None:
         """Lets go of what is page-locked, once the card has read what it was told to."""

@@ -85,7 +85,7 @@ class LayerTier:
         device = slots.slot_of.device
         self._number, self._hand_off = number, hand_off
         self._memory, self._raw = memory, staging.raw
-        self.reachable = memory.reachable(home.address, len(home.scales), home.blob_bytes)
+        self.reachable = _reachable(memory, home)
         self._reachable = torch.from_numpy(self.reachable).to(device)
         self.factors = torch.from_numpy(home.scales.copy()).to(device)
         size, num = slots.layout.blob_bytes, len(staging.packed)
@@ -161,10 +161,17 @@ class LayerTier:
         far = first + np.flatnonzero(self.reachable[first : first + count] == 0)
         if not len(far):
             return self._reachable
-        places = self._memory.bounced(self._at(far), self.home.blob_bytes)
+        places = self._memory.bounced([(self._number, expert) for expert in far.tolist()])
         table = self._reachable.clone()
         table[torch.from_numpy(far).to(table.device)] = torch.from_numpy(places).to(table.device)
         return table
 
-    def _at(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.home.address + numbers * self.home.blob_bytes
+
+def _reachable(memory: HostMemory, home: ExpertMemory) -> NDArray[np.int64]:
+    """[E] addresses of a layer's experts that the card can read; 0 for the others."""
+    places = memory.reachable(home.address, home.num_held, home.blob_bytes)
+    if home.held is None:
+        return places
+    found = np.zeros(len(home.scales), np.int64)
+    found[home.held] = places
+    return found

@@ -6,7 +6,6 @@ believed. Owns the way back from the host's panels; the comparison is ``tiers.ve
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from strata.gpu.expert_slots import BlobLayout
     from strata.gpu.layer_tier import LayerTier
+    from strata.tiers.hand_off import ExpertHost
     from strata.tiers.slots import Residency
 
     Bytes = NDArray[np.uint8]
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def check_slots(
     residency: Residency,
     layers: Sequence[LayerTier],
-    permutation_of: Callable[[str], Ints],
+    host: ExpertHost,
     slots: Sequence[int] | None,
 ) -> None:
     """Compares slots with the host's memory, byte for byte; factors come behind the rows.
@@ -42,7 +42,7 @@ def check_slots(
     Args:
         residency: who is meant to be where.
         layers: whose slots they are.
-        permutation_of: ``ExpertHost.permutation``.
+        host: has every expert's bytes.
         slots: which; None for all.
 
     Raises:
@@ -59,9 +59,9 @@ def check_slots(
 
     def read_expert(layer: int, expert: int) -> Bytes:
         home = layers[layer].home
-        address = home.address + expert * home.blob_bytes
-        blob = np.ctypeslib.as_array((ctypes.c_uint8 * home.blob_bytes).from_address(address))
-        rows = rows_on_host(layers[layer].slots.layout, blob, permutation_of)
+        blob = np.zeros(home.blob_bytes, np.uint8)
+        host.read(layer, [expert], [blob.ctypes.data])
+        rows = rows_on_host(layers[layer].slots.layout, blob, host.permutation)
         return np.concatenate([rows, home.scales[expert].view(np.uint8)])
 
     every = range(residency.layout.num_slots) if slots is None else slots

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from strata.errors import StrataError
     from strata.formats.model_tensors import ModelTensors
     from strata.tiers.share import Cost
 
@@ -32,10 +33,10 @@ class MailboxLayout:
 
     ``request`` int32 [4]: number, layer, rows, fault (0 none, 1 no answer in time, 2 refused).
     ``answer`` int32 [2]: number, status (0 good, 1 a value is not finite, 2 the request made no
-    sense). ``ids`` int32 [N, K], -1 where an expert is not asked for. ``codes`` int8 [N, D],
-    ``scales`` float32 [N, D / 32], ``sums`` int32 [N, D / 16]: the activations of
-    docs/numerics.md. ``outputs`` float32 [N * K, D]. ``routed`` int32 [L, N, K]: what each layer
-    of the last window asked for.
+    sense, 3 an expert could not be read). ``ids`` int32 [N, K], -1 where an expert is not asked
+    for. ``codes`` int8 [N, D], ``scales`` float32 [N, D / 32], ``sums`` int32 [N, D / 16]: the
+    activations of docs/numerics.md. ``outputs`` float32 [N * K, D]. ``routed`` int32 [L, N, K]:
+    what each layer of the last window asked for.
     """
 
     num_layers: int
@@ -70,18 +71,26 @@ class ExpertMemory:
     """The experts of a layer in RAM, one blob each: gate, up and down as the processor packs them.
 
     Attributes:
-        address: of expert 0's blob.
+        address: of the first blob.
         blob_bytes: from one blob to the next, whole pages of memory.
         scales: [E, 3] float32, factors on the outputs.
+        held: [n] int64, the experts that lie there for good, in their order; the others are in
+            files, and where they are in memory changes. None: all of them, by number.
     """
 
     address: int
     blob_bytes: int
     scales: NDArray[np.float32]
+    held: NDArray[np.int64] | None = None
+
+    @property
+    def num_held(self) -> int:
+        """Blobs at ``address`` and behind it."""
+        return len(self.scales) if self.held is None else len(self.held)
 
 
 class ExpertHost(Protocol):
-    """The processor's side: holds every expert's bytes and computes those a card has not got."""
+    """The processor's side: has every expert's bytes and computes those a card has not got."""
 
     @property
     def layers(self) -> Sequence[ExpertMemory]:
@@ -89,6 +98,16 @@ class ExpertHost(Protocol):
 
     def fill_layer(self, layer: int, tensors: ModelTensors) -> None:
         """Takes the experts of a layer from a file."""
+
+    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
+        """Copies experts' blobs to these addresses, from memory or from a file.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+
+    def take_failure(self) -> StrataError | None:
+        """Why a request was refused, if there is more to say than that; told once."""
 
     def permutation(self, format_name: str) -> NDArray[np.int64]:
         """Where bits of sixteen stored rows lie in a panel; ``expert_serving.panel_bits``."""

@@ -51,7 +51,8 @@ def make(monkeypatch, events: list[str]) -> Callable[[], HostMemory]:
     monkeypatch.setattr(
         host_memory, "torch", SimpleNamespace(zeros=zeros, uint8=torch.uint8, cuda=cuda)
     )
-    return lambda: HostMemory(BLOBS, SimpleNamespace(type="cuda"), None, (1, 4096), Owner(events))
+    card = SimpleNamespace(type="cuda")
+    return lambda: HostMemory(BLOBS, card, None, (1, 4096), Owner(events), print)
 
 
 LOCKED = ["lock 0x10000 12288", "lock 0x90000 8192"]
