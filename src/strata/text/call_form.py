@@ -110,11 +110,10 @@ def _function(index: int, name: str, schema: Schema, *, is_strict: bool) -> list
             raise RequestError(f"parameter {parameter}: {error}") from None
         tag = json.dumps(f"<parameter={parameter}>\n", ensure_ascii=False)
         # A text and the tag behind it are one terminal, so that its end is certain.
-        terminal = rule.upper()
         if part.startswith("%json"):
             rules.append(f"{rule}: {tag} {part}")
         else:
-            rules += [f"{rule}: {tag} {terminal}", f"{terminal}: {part}"]
+            rules += [f"{rule}: {tag} {rule}_v", f"{rule}_v[lazy]: {part}"]
         steps.append(rule if parameter in needed else f"{rule}?")
     return [f'f{index}: {opening} {" ".join(steps)} "{FUNCTION_END}"', *rules]
 

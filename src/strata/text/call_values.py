@@ -7,6 +7,7 @@ without quotes, everything else is JSON. It is the reverse of ``tool_values``, b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,8 +20,12 @@ from strata.text.tool_form import FUNCTION_END, PARAMETER_END
 from strata.text.tool_values import Schema, parameter_schema, resolved, types_of
 
 _ANY: Final = "/(?s:.*)/"
-# A tag that may end the value cannot be part of it.
+# A tag that may end the value cannot be part of it. Along with other limits that costs too many
+# states, so short texts have no end tag at all, and of long ones only the first end counts.
 _NOT_AN_END: Final = r"~/(?s:.*)<\/(parameter|function)>(?s:.*)/"
+_NO_TAG_ENDS: Final = r"/(?:[^<]|<+[^<\/])*<*/"
+_SHORT: Final = 200
+_LINE_END: Final = json.dumps(f"\n{PARAMETER_END}\n")
 # Keywords of a string that are honoured, and those that ask for nothing.
 _HONOURED: Final = frozenset(
     {"type", "enum", "const", "pattern", "minLength", "maxLength", "format", "anyOf", "oneOf"}
@@ -29,6 +34,9 @@ _SILENT: Final = frozenset(
     {"title", "description", "default", "examples", "example", "nullable", "deprecated"}
     | {"$comment", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}
 )
+_ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
+_CLASS: Final = re.compile(r"\[\^?\]?[^\]]*\]")
+_ANCHOR: Final = re.compile(r"[\^$]")
 _DATE: Final = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-][01][0-9]:00)"
 _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -46,7 +54,9 @@ _FORMATS: Final = {
 
 
 def value_part(tool: Schema, name: str, *, is_strict: bool) -> str:
-    """A terminal or rule for the value of a parameter and the line end and tag behind it.
+    """What follows the tag of a parameter: its value, the line end and the tag behind it.
+
+    JSON begins with ``%json`` and is a part of a rule; a text is the expression of a lazy terminal.
 
     Args:
         tool: JSON schema of the tool's arguments.
@@ -58,15 +68,14 @@ def value_part(tool: Schema, name: str, *, is_strict: bool) -> str:
     """
     schema = parameter_schema(tool, name)
     types = types_of(schema, tool)
-    end = json.dumps(f"\n{PARAMETER_END}\n")
     if types and "string" not in types:
-        return f"{_json_value(schema, tool, types, is_strict=is_strict)} {end}"
+        return f"{_json_value(schema, tool, types, is_strict=is_strict)} {_LINE_END}"
     if not types and _limits_something(schema) and is_strict:
         raise RequestError("it needs a type.")
     texts = _texts(schema, tool, is_strict=is_strict)
     if "null" in types:
         texts = f'{texts} | "null"'
-    return f"(({texts}) & {_NOT_AN_END}) {end}"
+    return f"({texts}) {_LINE_END}"
 
 
 def _json_value(schema: Schema, tool: Schema, types: frozenset[str], *, is_strict: bool) -> str:
@@ -87,11 +96,11 @@ def _texts(schema: Schema, tool: Schema, *, is_strict: bool) -> str:
     """A terminal of the strings that a schema allows."""
     try:
         part = _strings(schema, tool, is_strict=is_strict, depth=0)
-        Form.lark(f"start: TEXT\nTEXT: ({part}) & {_NOT_AN_END}")
+        Form.lark(f"start: text\ntext[lazy]: ({part}) {_LINE_END}")
     except RequestError:
         if is_strict:
             raise
-        return _ANY
+        return f"{_ANY} & {_NOT_AN_END}"
     return part
 
 
@@ -104,8 +113,10 @@ def _strings(schema: Schema, tool: Schema, *, is_strict: bool, depth: int) -> st
     unknown = sorted(set(schema) - _HONOURED - _SILENT)
     if unknown and is_strict:
         raise RequestError(f"{unknown[0]} cannot be compiled for a text.")
-    parts = [part for part in (_named(schema), _long(schema), _matching(schema)) if part]
-    parts += _formatted(schema, is_strict=is_strict)
+    # Texts of a list or a format hold no tags, and are kept as cheap as they are.
+    parts = _named(schema) + _formatted(schema, is_strict=is_strict)
+    is_free = not parts and "anyOf" not in schema and "oneOf" not in schema
+    limits = _long(schema) + _matching(schema)
     for word in ("anyOf", "oneOf"):
         branches = schema.get(word)
         if isinstance(branches, list):
@@ -114,46 +125,63 @@ def _strings(schema: Schema, tool: Schema, *, is_strict: bool, depth: int) -> st
                 for branch in branches
                 if isinstance(branch, Mapping) and "string" in types_of(branch, tool)
             ]
-            parts.append(f"({' | '.join(texts)})" if texts else _ANY)
-    return " & ".join(parts) or _ANY
+            is_free |= not texts
+            parts.append(f"({' | '.join(f'({text})' for text in texts)})" if texts else _ANY)
+    guard = [_guard(schema)] if is_free else []
+    return " & ".join(part for part in (*parts, *limits, *guard) if part) or _ANY
 
 
-def _named(schema: Schema) -> str | None:
+def _guard(schema: Schema) -> str:
+    """What keeps end tags out of a text."""
+    most = schema.get("maxLength", 0)
+    if _is_above(most, _SHORT):
+        return ""
+    is_limited = most or "pattern" in schema or _is_above(schema.get("minLength", 0), 16)
+    return _NO_TAG_ENDS if is_limited else f"{_ANY} & {_NOT_AN_END}"
+
+
+def _is_above(value: object, bound: int) -> bool:
+    return isinstance(value, int) and value > bound
+
+
+def _named(schema: Schema) -> list[str]:
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list):
-        return None
+        return []
     texts = [value for value in values if isinstance(value, str)]
     whole = [text for text in texts if PARAMETER_END not in text and FUNCTION_END not in text]
     if not whole:
         raise RequestError("enum allows no text.")
     literals = [json.dumps(text, ensure_ascii=False) if text else '""' for text in whole]
-    return f"({' | '.join(literals)})"
+    return [f"({' | '.join(literals)})"]
 
 
-def _long(schema: Schema) -> str | None:
+def _long(schema: Schema) -> list[str]:
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     if (least, most) == (0, ""):
-        return None
+        return []
     for value in (least, most):
         if value != "" and (not isinstance(value, int) or value < 0):
             raise RequestError("minLength and maxLength must be whole numbers.")
-    return f"/(?s:.{{{least},{most}}})/"
+    return [f"/(?s:.{{{least},{most}}})/"]
 
 
-def _matching(schema: Schema) -> str | None:
+def _matching(schema: Schema) -> list[str]:
     """The texts that hold a match of ``pattern`` somewhere."""
     pattern = schema.get("pattern")
     if pattern is None:
-        return None
+        return []
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN_CHARS:
         raise RequestError("pattern must be a regular expression of moderate length.")
     parts = [_anchored(branch) for branch in _branches(pattern)]
-    return f"/{regex_to_lark('|'.join(parts), 'dw')}/"
+    return [f"/{regex_to_lark('|'.join(parts), 'dw')}/"]
 
 
 def _anchored(branch: str) -> str:
     is_begun, is_ended = branch.startswith("^"), branch.endswith("$") and not _is_escaped(branch)
     body = branch[is_begun : len(branch) - is_ended]
+    if _ANCHOR.search(_CLASS.sub("", _ESCAPE.sub("", body))):
+        raise RequestError("pattern has ^ or $ inside, which cannot be compiled for a text.")
     return f"{'' if is_begun else '(?s:.*)'}(?:{body}){'' if is_ended else '(?s:.*)'}"
 
 

@@ -16,7 +16,6 @@ behind it: an end tag inside a value stays part of the value. Values are typed b
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -35,40 +34,20 @@ from strata.text.tool_form import (
     may_begin_call,
     places,
 )
-from strata.text.tool_values import Schema, is_streamed, parameter_types, value_of
+from strata.text.tool_pieces import Arguments, CallBegun, CallEnded, Piece, Prose, joined
+from strata.text.tool_values import (
+    Schema,
+    is_inside_string,
+    is_streamed,
+    parameter_types,
+    value_of,
+)
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-
-@dataclass(frozen=True, slots=True)
-class Prose:
-    """Text that is no call."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallBegun:
-    """A call of the tool ``name``; its arguments follow."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """A piece of the call's arguments; all of a call joined are one JSON object."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallEnded:
-    """The call's arguments are whole."""
-
-
-Piece = Prose | CallBegun | Arguments | CallEnded
+__all__ = ["Arguments", "CallBegun", "CallEnded", "Piece", "Prose", "ToolCallParser"]
 
 _QUOTES: Final = "`'\""
 
@@ -110,6 +89,7 @@ class ToolCallParser:
         self._schema: Schema = {}
         self._seen: set[str] = set()
         self._types: frozenset[str] = frozenset()
+        self._is_json = False  # tags inside the value's quotes belong to it
         self._value: list[str] = []
         self._is_at_start = False
 
@@ -126,6 +106,11 @@ class ToolCallParser:
         """
         self._is_final = True
         pieces = self._run()
+        if self._place is _Place.VALUE and self._is_json and not is_cut:
+            # What looked like JSON is none, so its quotes hold nothing together.
+            self._held = "".join(self._value) + self._held
+            self._value, self._is_json = [], False
+            pieces += self._run()
         if self._place in (_Place.BODY, _Place.OBJECT, _Place.VALUE) and not is_cut:
             if self._place is _Place.VALUE:
                 self._end_value(self._held)
@@ -155,7 +140,7 @@ class ToolCallParser:
 
     def _taken(self) -> list[Piece]:
         pieces, self._pieces = self._pieces, []
-        return list(_joined(pieces))
+        return list(joined(pieces))
 
     def _prose(self) -> bool:
         """Looks for a call; whether one begins."""
@@ -232,6 +217,7 @@ class ToolCallParser:
 
     def _begin_value(self, name: str) -> None:
         self._types = parameter_types(self._schema, name)
+        self._is_json = bool(self._types) and "string" not in self._types
         key = json.dumps(name, ensure_ascii=False)
         quote = '"' if is_streamed(self._types) else ""
         self._pieces.append(Arguments(f"{', ' if self._seen else '{'}{key}: {quote}"))
@@ -245,6 +231,10 @@ class ToolCallParser:
         """Takes text of the value; whether its end was found."""
         for at in places(self._held, "<"):
             verdict, used = self._ends_value(self._held[at:])
+            if verdict is not _Verdict.NOT and self._is_json:
+                before = "".join(self._value) + self._held[:at]
+                if is_inside_string(before):
+                    continue
             if verdict is _Verdict.END:
                 rest = self._held[at + used :]
                 self._end_value(self._held[:at])
@@ -322,6 +312,8 @@ class ToolCallParser:
     def _in_object(self) -> bool:
         """Arguments that are written as JSON, up to the end of the function."""
         end = self._held.find(FUNCTION_END)
+        while end >= 0 and is_inside_string(self._held[:end]):
+            end = self._held.find(FUNCTION_END, end + 1)
         if end < 0:
             return False
         text, self._held = self._held[:end], self._held[end + len(FUNCTION_END) :]
@@ -332,7 +324,7 @@ class ToolCallParser:
     def _end_object(self, text: str) -> None:
         """Takes the object's members, if it is one."""
         try:
-            value = json.loads(text)
+            value, _ = json.JSONDecoder().raw_decode(text.lstrip())
         except (ValueError, RecursionError):
             return
         for name, item in value.items() if isinstance(value, dict) else ():
@@ -373,19 +365,3 @@ class ToolCallParser:
             # Between a call and the prose behind it nothing has to be kept.
             self._pieces.append(Prose(said.lstrip() if self._is_behind_call else said))
             self._is_behind_call = False
-
-
-def _joined(pieces: Iterable[Piece]) -> Iterable[Piece]:
-    """The same with neighbours of one kind as one."""
-    last: Piece | None = None
-    for piece in pieces:
-        if isinstance(piece, Prose) and isinstance(last, Prose):
-            last = Prose(last.text + piece.text)
-        elif isinstance(piece, Arguments) and isinstance(last, Arguments):
-            last = Arguments(last.text + piece.text)
-        else:
-            if last is not None:
-                yield last
-            last = piece
-    if last is not None:
-        yield last

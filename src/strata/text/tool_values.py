@@ -7,10 +7,12 @@ stays text. Called by ``tool_calls``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
 _MAX_DEPTH: Final = 16
+_ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
 
 Schema = Mapping[str, object]
 
@@ -44,6 +46,11 @@ def types_of(schema: object, root: Schema) -> frozenset[str]:
 def is_streamed(types: frozenset[str]) -> bool:
     """Whether a value of these types is certainly a string from its first letter on."""
     return "string" in types and "null" not in types
+
+
+def is_inside_string(text: str) -> bool:
+    """Whether ``text``, the beginning of some JSON, ends inside of quotes."""
+    return _ESCAPED.sub("", text).count('"') % 2 == 1
 
 
 def value_of(text: str, types: frozenset[str]) -> str:
