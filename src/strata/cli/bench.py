@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from strata.cli.bench_files import write_report
 from strata.cli.bench_wanted import Plan, Wanted, sizes_of
 from strata.cli.console import Bar, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
+from strata.cli.stats import print_stats
 from strata.engine.accounting import TokenBytes, token_bytes
 from strata.engine.bench import (
     Measurement,
@@ -38,8 +39,11 @@ from strata.engine.parts import Parts
 from strata.engine.provenance import provenance
 from strata.engine.session import Tokens
 from strata.errors import SettingsError
-from strata.result_files import refuse_unwritable
+from strata.result_files import refuse_unwritable, unwritable
 from strata.settings import Settings
+from strata.tiers.forced_routing import ForcibleModel, RoutingFeed
+from strata.tiers.rates import TierRates, write_rates
+from strata.tiers.routing_trace import read_trace
 from strata.units import format_bytes, format_rate
 
 PROBE_S = 0.5
@@ -85,6 +89,14 @@ def command(
         Path | None,
         typer.Option(help="With --against: a Python that has llama-cpp-python, to try its build."),
     ] = None,
+    routing: Annotated[
+        Path | None,
+        typer.Option(help="Take windows' experts from this trace: made-up weights route evenly."),
+    ] = None,
+    rates: Annotated[
+        Path | None,
+        typer.Option(help="With an expert cache: write what experts cost, for strata plan."),
+    ] = None,
 ) -> None:
     """Measure prompt and decode speed, memory, and the share of the memory's bandwidth."""
     if against is not None and against not in RIVALS:
@@ -98,14 +110,19 @@ def command(
         text,
         sizes_of("--prompts", prompts_wanted),
         sizes_of("--contexts", contexts_wanted),
+        routing,
+        rates,
     )
     if (wanted.prompts or wanted.contexts) and (settings.device == "cpu" or against is not None):
         raise SettingsError(
             "--prompts and --contexts are measured on a card alone.\n"
             "  Try: --device cuda without --against, or --prompt-tokens."
         )
-    if json_out is not None:
-        refuse_unwritable("--json", json_out)
+    for flag, path in (("--json", json_out), ("--rates", rates)):
+        if path is not None:
+            refuse_unwritable(flag, path)
+    if against is not None and (routing is not None or rates is not None):
+        raise SettingsError("--routing and --rates are for one engine.\n  Try: without --against")
     console = Console(highlight=False, soft_wrap=True)
     busy = busy_share(PROBE_S)
     if busy is not None and busy > MOST_BUSY_SHARE:
@@ -124,6 +141,8 @@ def command(
 
 
 def _bench_alone(settings: Settings, wanted: Wanted, console: Console) -> dict[str, Any]:
+    if wanted.rates is not None and settings.device == "cpu":
+        _write_rates(wanted.rates, None)
     is_card = settings.device == "cuda" or (settings.device == "auto" and is_card_likely())
     if is_card:
         # The memory plan must know how long the conversations will be.
@@ -133,6 +152,9 @@ def _bench_alone(settings: Settings, wanted: Wanted, console: Console) -> dict[s
     with Bar("loading") as loading:
         parts = open_parts(settings, on_progress=loading)
     try:
+        if wanted.routing is not None:
+            feed = RoutingFeed(read_trace(wanted.routing), parts.model.spec)
+            cast("ForcibleModel", parts.model).force_routing(feed)
         if parts.device == "cuda":
             return _bench_card(settings, wanted, card_plan, parts, console)
         return _bench_processor(settings, wanted, parts, console)
@@ -156,13 +178,33 @@ def _bench_card(
         )
     console.print(f"{path}, on a card", markup=False)
     print_card(console, report)
+    counts = None if parts.tiers is None else parts.tiers.tier_counts()
+    rates = None if parts.tiers is None else parts.tiers.tier_rates()
+    if counts is not None:
+        print_stats(console, counts, rates)
+    if wanted.rates is not None:
+        _write_rates(wanted.rates, rates)
     return {
         "strata": __version__,
         "model": str(path),
         "settings": _told(settings),
         "bytes_per_token": per_token.total,
+        "experts": None if counts is None else counts.as_dict(),
+        "rates": None if rates is None else rates.as_dict(),
         **report.as_dict(),
     }
+
+
+def _write_rates(path: Path, rates: TierRates | None) -> None:
+    if rates is None:
+        raise SettingsError(
+            "--rates measures experts in several places, and here are none.\n"
+            "  Try: --device cuda --expert-cache N, with fewer slots than experts."
+        )
+    try:
+        write_rates(path, rates)
+    except OSError as error:
+        raise unwritable("--rates", path, error) from None
 
 
 def _told(settings: Settings) -> dict[str, object]:

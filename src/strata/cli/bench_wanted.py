@@ -36,6 +36,8 @@ class Wanted:
     text: Path | None
     prompts: tuple[int, ...] | None
     contexts: tuple[int, ...] | None
+    routing: Path | None = None
+    rates: Path | None = None
 
     @property
     def plan(self) -> Plan:

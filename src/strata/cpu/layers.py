@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from strata._native import Context, RopeRows
-    from strata.cpu.buffers import Floats
+    from strata.cpu.buffers import Floats, Ints
     from strata.cpu.scratch import RowViews, Scratch
     from strata.cpu.state import GdnState, PleState, QsaState
     from strata.cpu.weights import GdnWeights, HcWeights, MoeWeights, PleWeights, QsaWeights
@@ -135,8 +135,17 @@ def ple(
         state.conv.replace(conv[num_rows:])
 
 
-def moe(ctx: Context, weights: MoeWeights, spec: ModelSpec, rows: RowViews, layer: int) -> None:
+def moe(
+    ctx: Context,
+    weights: MoeWeights,
+    spec: ModelSpec,
+    rows: RowViews,
+    layer: int,
+    forced: Ints | None = None,
+) -> None:
     """``rows.out`` from ``rows.x``: routed experts and the shared one.
+
+    With ``forced`` [T, K] those experts are taken, with the weights of the router's own.
 
     Raises:
         StrataError: a router logit is not a finite number.
@@ -152,6 +161,8 @@ def moe(ctx: Context, weights: MoeWeights, spec: ModelSpec, rows: RowViews, laye
         raise not_finite(
             f"the router of layer {layer} gave NaN or infinity for row {bad_row} of this step"
         )
+    if forced is not None:
+        rows.expert_ids[:] = forced
     try:
         _native.experts(
             ctx, weights.experts, rows.x, rows.expert_ids, rows.topk_weights, weights.shared,

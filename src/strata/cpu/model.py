@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from strata.cpu.weights import HcWeights, ModelWeights
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
+    from strata.tiers.forced_routing import RoutingFeed
 
 
 CHUNK_TOKENS = 512
@@ -68,6 +69,7 @@ class CpuModel:
             entry = index[tensor_name(Role.NGRAM_TABLE)]
             self.ngram_table = NgramTable(entry, is_direct=direct_io)
         self.reads_after = _reads_after(self.weights)
+        self.routing: RoutingFeed | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -86,6 +88,10 @@ class CpuModel:
     def new_session(self, capacity: int) -> CpuSession:
         """An empty conversation that can hold ``capacity`` tokens."""
         return CpuSession(self, capacity)
+
+    def force_routing(self, feed: RoutingFeed) -> None:
+        """Takes the feed's experts in the place of the router's from now on; for measuring."""
+        self.routing = feed
 
     def memory_report(self) -> Mapping[str, int]:
         """Bytes by what they serve: packed weights, n-gram rows kept. Sessions come on top."""

@@ -189,6 +189,8 @@ class CpuSession:
                 self._drafter.commit(window[:num_rows])
             self._position += num_rows
             self._window = None
+        if self._model.routing is not None:
+            self._model.routing.keep(num_rows)
 
     def snapshot(self, *, with_cells: bool = True) -> Snapshot:
         """The exact state now; later calls do not change it."""
@@ -299,7 +301,9 @@ class CpuSession:
         self._mix(layer, state, rows, rope, is_window=is_window)
         layers.write_streams(ctx, layer.hc_ffn, spec, rows)
         layers.read_streams(ctx, layer.hc_ffn, spec, rows)
-        layers.moe(ctx, layer.moe, spec, rows, layer.index)
+        feed = self._model.routing
+        forced = None if feed is None else feed.layer_rows(layer.index, rows.num_rows)
+        layers.moe(ctx, layer.moe, spec, rows, layer.index, forced)
         if self.on_routing is not None:
             self.on_routing(layer.index, rows.expert_ids)
         layers.write_streams(ctx, self._model.reads_after[layer.index], spec, rows)

@@ -108,6 +108,8 @@ class Launches:
         route(
             logits, shared_logits, spec.expert_weights_scale, ids, topk_weights, shared_weight, bad
         )
+        if weights.forced is not None:
+            ids.copy_(weights.forced[:n])
         codes = self._codes(x, n)
         rows, shared_rows = buffers.experts, buffers.shared
         tier = weights.way

@@ -11,6 +11,7 @@ from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import NgramTable
 from strata.gpu.cache_options import CacheOptions
 from strata.gpu.expert_cache import ExpertCache
+from strata.gpu.forced_routing import ForcedRouting
 from strata.gpu.host_rows import HostRows
 from strata.gpu.memory_plan import (
     MemoryPlan,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from strata.model_spec import ModelSpec
     from strata.tiers.counters import TierCounts
     from strata.tiers.expert_profile import ExpertProfile
+    from strata.tiers.forced_routing import RoutingFeed
     from strata.tiers.hand_off import ExpertHost
     from strata.tiers.rates import TierRates
     from strata.tiers.slots import SlotLayout
@@ -86,6 +88,7 @@ class GpuModel:
         self._limit_bytes = limit_bytes
         self._chunk = chunk_tokens
         self.weights = load_weights(index, spec, self.layout, device, on_progress, host)
+        self._forced: ForcedRouting | None = None
         self.experts: ExpertCache | None = None
         if host is not None and slots is not None:
             self.experts = ExpertCache(
@@ -149,9 +152,16 @@ class GpuModel:
         free, _ = torch.cuda.mem_get_info(self.device)
         return free + sum(self.weights.num_bytes.values())
 
+    def force_routing(self, feed: RoutingFeed) -> None:
+        """Windows of sessions made from now on take the feed's experts; for measuring."""
+        self._forced = ForcedRouting(feed, self._spec, self.device)
+        self.weights = self._forced.joined(self.weights)
+
     @contextmanager
     def serving_experts(self) -> Iterator[None]:
         """Around a window's launches: the host answers for experts that are in no slot."""
+        if self._forced is not None:
+            self._forced.send()
         if self.experts is None:
             yield
             return
@@ -182,6 +192,8 @@ class GpuModel:
 
     def settle_experts(self, num_rows: int, num_kept: int) -> None:
         """Of the last window's rows the first ``num_kept`` were kept: slots may change hands."""
+        if self._forced is not None:
+            self._forced.feed.keep(num_kept)
         if self.experts is not None:
             self.experts.settle(num_rows, num_kept)
 

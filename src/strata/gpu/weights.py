@@ -115,12 +115,13 @@ class PleWeights:
 @dataclass(frozen=True, slots=True)
 class MoeWeights:
     """Router and shared router; the experts; the shared expert, a stack of one; ``tier``: the way
-    to experts in no slot, None where they are nowhere else."""
+    to experts in no slot, None where they are nowhere else; ``forced`` [8, K]: for routed."""
 
     routers: Matrices
     experts: ExpertSlots
     shared: ExpertSlots
     tier: LayerTier | None = None
+    forced: Tensor | None = None
 
     @property
     def way(self) -> LayerTier | None:
