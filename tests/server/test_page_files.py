@@ -19,6 +19,7 @@ PAGE = Path(page_files.__file__).parent / "page"
 OWN = sorted(path for path in PAGE.rglob("*.js") if "vendor" not in path.parts)
 STYLES = sorted(PAGE.rglob("*.css"))
 CHAT = "/v1/chat/completions"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def ask(demo: Served, text: str, **fields: object) -> dict:
@@ -205,6 +206,9 @@ def test_metrics_are_prometheus_text(demo: Served):
     assert grown["strata_prompt_tokens_total",] == answer["usage"]["prompt_tokens"]
     assert grown["strata_output_tokens_total",] == answer["usage"]["completion_tokens"]
     assert grown["strata_request_duration_seconds_count",] == 1
+    documented = (ROOT / "docs" / "monitoring.md").read_text()
+    bare = {re.sub("_(bucket|count|sum)$", "", key[0]) for key in after}
+    assert [name for name in sorted(bare) if f"`{name}`" not in documented] == []
     assert after["strata_engine_ready",] == 1
     assert after["strata_ram_total_bytes",] > 1 << 30
     counters = [key for key in after if key[0].endswith(("_total", "_count", "_bucket"))]

@@ -45,9 +45,10 @@ export function bandwidth(value) {
   return `${value.toFixed(unit === 0 || value >= 100 ? 0 : 1)} ${units[unit]}`;
 }
 
-/** Seconds as 0.84 s, 12.3 s, 3 min 05 s, 2 h 10 min. */
+/** Seconds as 840 ms, 2.31 s, 12.3 s, 3 min 05 s, 2 h 10 min. */
 export function duration(value) {
   if (isNone(value)) return DASH;
+  if (value < 0.9995) return `${Math.round(1000 * value)} ms`;
   if (value < 10) return `${value.toFixed(2)} s`;
   if (value < 60) return `${value.toFixed(1)} s`;
   const whole = Math.round(value);

@@ -79,7 +79,7 @@ function thinkingPart(message) {
       const isAll = isOver && message.content === "" && message.calls.length === 0;
       if (isAll && message.status !== "writing" && !wasOpened) node.open = wasOpened = true;
       node.classList.toggle("is-thinking", !isOver);
-      label.textContent = isOver ? `Thought for ${duration(message.thinkingMs / 1000)}` : "Thinking";
+      label.textContent = isOver ? `Thought for ${message.thinkingMs < 1000 ? "a moment" : duration(message.thinkingMs / 1000)}` : "Thinking";
       if (text.textContent !== message.thinking) text.textContent = message.thinking.trim();
     },
   };

@@ -48,6 +48,9 @@ async function tick() {
 
 function draw(told) {
   const box = byId("monitor");
+  const selection = getSelection();
+  // What somebody has marked, to copy it, is not taken away.
+  if (!selection.isCollapsed && box.contains(selection.anchorNode)) return;
   const scroller = box.querySelector(".table-scroll");
   const left = scroller?.scrollLeft ?? 0;
   // What has the focus is drawn again too, so it gets the focus back.

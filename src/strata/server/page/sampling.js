@@ -37,7 +37,7 @@ function set(name, value) {
 export function samplingFields() {
   const fields = {};
   for (const [name] of NUMBERS) if (values[name] !== undefined) fields[name] = values[name];
-  if (values.seed !== undefined) fields.seed = values.seed;
+  for (const name of ["seed", "reasoning_budget_tokens"]) if (values[name] !== undefined) fields[name] = values[name];
   const stops = (values.stop ?? "").split("\n").filter((line) => line !== "");
   if (stops.length > 0) fields.stop = stops;
   if (values.thinking !== undefined) fields.chat_template_kwargs = { enable_thinking: values.thinking === "on" };
@@ -88,7 +88,7 @@ export function openSettings(conversation, { facts, onSystem, onChange }) {
       iconButton("close", "Close the settings", close, { autofocus: true })),
     el("div", { class: "drawer-body" },
       field("System prompt", system, "Goes before this conversation.", "system"),
-      facts.hasThinking ? thinkingField(changed) : null,
+      facts.hasThinking ? [thinkingField(changed), budgetField(facts, changed)] : null,
       el("h3", { text: "Sampling" }),
       NUMBERS.map((item) => numberField(item, facts, changed)),
       seedField(changed),
@@ -103,13 +103,13 @@ function field(label, control, help, id) {
 }
 
 function numberField([name, label, lowest, most, step, help], facts, changed) {
-  const highest = name === "max_tokens" && facts.contextLen ? facts.contextLen : most;
+  const highest = name.endsWith("tokens") && facts.contextLen ? facts.contextLen : most;
   // Where the slider stands, and what the field says, while the choice is the server's.
-  const usual = facts.sampling[name] ?? (name === "max_tokens" ? highest : lowest);
+  const usual = facts.sampling[name] ?? (name.endsWith("tokens") ? highest : lowest);
   const id = `field-${name}`;
   const isSet = values[name] !== undefined;
   const limits = { min: lowest, max: highest, step };
-  const number = el("input", { type: "number", id, inputmode: "decimal", placeholder: name === "max_tokens" ? "no limit" : usual, ...limits, value: values[name] ?? "" });
+  const number = el("input", { type: "number", id, inputmode: "decimal", placeholder: name.endsWith("tokens") ? "no limit" : usual, ...limits, value: values[name] ?? "" });
   const slider = el("input", { type: "range", "aria-label": `${label}, slider`, ...limits, value: isSet ? values[name] : usual });
   const row = el("div", { class: isSet ? "number-row" : "number-row unset" }, slider, number);
   const take = (text) => {
@@ -135,6 +135,11 @@ function seedField(changed) {
     onchange: (event) => changed("seed", event.target.value === "" ? "" : Math.trunc(Number(event.target.value))),
   });
   return field("Seed", number, "The same seed and settings give the same answer.", "field-seed");
+}
+
+function budgetField(facts, changed) {
+  const limit = ["reasoning_budget_tokens", "Longest thinking", 0, 8192, 1, "Tokens; after them the model is made to answer."];
+  return numberField(limit, facts, changed);
 }
 
 function thinkingField(changed) {
