@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata import telemetry
+from strata.cpu.expert_arena import ExpertArena
 from strata.cpu.expert_files import fingerprint, in_place
+from strata.cpu.expert_host import TieredExperts
 from strata.cpu.expert_layers import layer_shapes
 from strata.cpu.expert_store import (
     SUFFIX,
@@ -27,12 +29,14 @@ from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import CACHE_BYTES
 from strata.formats.shards import parse_shard_name
 from strata.host_memory import available_bytes
-from strata.tiers.resident_plan import ram_budget
+from strata.tiers.resident_plan import first_filling, ram_budget, resident_plan
 from strata.units import MiB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from strata._native import Context
     from strata.cpu.expert_files import ExpertsOnDisk
@@ -40,11 +44,17 @@ if TYPE_CHECKING:
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
+    from strata.tiers.hand_off import ExpertHost
+    from strata.tiers.slots import SlotLayout
 
     OnProgress = Callable[[int, int], None]
 
 # The interpreter, its packages, buffers of a step.
 _PROGRAM_BYTES = 384 * MiB
+# The same with what a card needs beside it: its packages, buffers that it reads from.
+_CARD_PROGRAM_BYTES = 2048 * MiB
+# Experts cached for a card, at most: those that came off it, and what is on the disk alone.
+_CARD_PLACES = 512
 _NUM_BYTES_OF_CELL = {"f16": 2, "f32": 4}
 _DEFAULT_CONTEXT = 8192
 
@@ -101,6 +111,62 @@ def open_tier(
     return ExpertTier(ctx, shapes, disk, none_kept, int(num_places))
 
 
+def open_host(
+    ctx: Context,
+    index: TensorIndex,
+    spec: ModelSpec,
+    settings: Settings,
+    slots: SlotLayout,
+    ranking: NDArray[np.int64] | None,
+    on_progress: OnProgress | None = None,
+) -> ExpertHost:
+    """What has every expert for a card with these slots: all in memory, or only some of them.
+
+    Where not all fit, or that is wished, memory has what is in no slot at the start, and a cache
+    for what changes places with it; where even that does not fit, the best of it.
+
+    Args:
+        ctx: threads that pack and compute.
+        index: an open model whose layout has been checked.
+        spec: its geometry.
+        settings: ram_limit, resident_experts, expert_store and mmap_experts are used.
+        slots: of the card.
+        ranking: keys, the one most worth a slot first; None for no preference.
+        on_progress: called with (bytes, bytes in all) while a store is made.
+
+    Raises:
+        PlanError: there is no memory even for the cache, or a store cannot be made.
+        CheckpointError: a store of another model, or a tensor that cannot be used.
+        DeviceError: the system refused the memory.
+    """
+    shapes = layer_shapes(index, spec)
+    whole = sum(shape.num_experts * shape.blob_bytes for shape in shapes)
+    limit = None if settings.ram_limit is None else settings.ram_limit * MiB
+    room = ram_budget(available_bytes(), limit)
+    if limit is not None:
+        room -= _CARD_PROGRAM_BYTES
+    if whole <= room and not settings.resident_experts:
+        return ExpertArena(ctx, index, spec)
+    place = max(shape.blob_bytes for shape in shapes)
+    least = spec.top_k * place
+    if room < least:
+        raise PlanError(
+            f"experts that are not on the card need at least {format_bytes(least)} of memory, and "
+            f"may take {format_bytes(max(0, room))}.\n"
+            "  Try: a larger --ram-limit, or close other programs."
+        )
+    num_places = max(spec.top_k, min(_CARD_PLACES, room // (4 * place)))
+    blob_bytes = [shape.blob_bytes for shape in shapes]
+    plan = resident_plan(
+        [first_filling(slots, ranking)], [0], blob_bytes, room - num_places * place, ranking
+    )
+    telemetry.notice("expert-tier", f"{plan.describe()}; the others stay on the disk.")
+    disk = experts_on_disk(ctx, index, spec, shapes, settings, on_progress)
+    keys = np.sort(plan.keys)
+    kept = [keys[keys // spec.num_experts == i] % spec.num_experts for i in range(spec.num_layers)]
+    return TieredExperts(ctx, spec, shapes, ExpertTier(ctx, shapes, disk, kept, int(num_places)))
+
+
 def experts_on_disk(
     ctx: Context,
     index: TensorIndex,
@@ -155,7 +221,8 @@ def other_bytes(index: TensorIndex, spec: ModelSpec, settings: Settings) -> int:
     """Memory of a model on the processor beside its routed experts, one conversation included."""
     has_draft = settings.draft_tokens > 0
     own = {name for shape in layer_shapes(index, spec) for name in shape.names}
-    own.add(tensor_name(Role.NGRAM_TABLE))
+    table = tensor_name(Role.NGRAM_TABLE)
+    own.add(table)
     if not spec.is_head_tied:
         own.add(tensor_name(Role.EMBEDDING))
     draft = f"blk.{spec.num_layers}."
@@ -167,7 +234,8 @@ def other_bytes(index: TensorIndex, spec: ModelSpec, settings: Settings) -> int:
     capacity = settings.context_len or min(spec.context_len, _DEFAULT_CONTEXT)
     layers = spec.num_layers + (1 if has_draft else 0)
     cell = 2 * spec.num_kv_heads * spec.head_dim * _NUM_BYTES_OF_CELL.get(settings.kv_format, 2)
-    return dense + capacity * cell * layers + CACHE_BYTES + _PROGRAM_BYTES
+    rows = index[table].num_bytes if table in index else 0
+    return dense + capacity * cell * layers + min(CACHE_BYTES, rows) + _PROGRAM_BYTES
 
 
 def _check_room(path: Path, num_bytes: int) -> None:

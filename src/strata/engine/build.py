@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from strata import telemetry
 from strata.cpu.build import load_model, measure_bandwidth, open_context, physical_cores
-from strata.cpu.expert_arena import ExpertArena
+from strata.cpu.expert_build import open_host
 from strata.engine.card import is_card_likely, load_on_card, tiers_of
 from strata.engine.conversation_identity import identity_of
 from strata.engine.default_model import default_model
@@ -26,11 +26,16 @@ from strata.tiers.kept_profile import profile_path
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from strata.engine.model_file import ModelFile
     from strata.engine.parts import Text
     from strata.engine.session import Model, OnProgress
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
+    from strata.tiers.hand_off import ExpertHost
+    from strata.tiers.slots import SlotLayout
 
 # Enough for a long talk; the state of a larger one is asked for, not taken.
 DEFAULT_CONTEXT_LEN = 8192
@@ -94,10 +99,11 @@ def _load(
     index, spec = model_file.index, model_file.spec
     capacity = context_len(settings, spec)
 
-    def make_host() -> ExpertArena:
+    def make_host(slots: SlotLayout, ranking: NDArray[np.int64] | None) -> ExpertHost:
         # One core stays with the thread that launches.
         threads = settings.threads or max(1, physical_cores() - 1)
-        return ExpertArena(open_context(threads, settings.isa), index, spec)
+        ctx = open_context(threads, settings.isa)
+        return open_host(ctx, index, spec, settings, slots, ranking, on_progress)
 
     if settings.device == "cuda":
         return load_on_card(index, spec, settings, capacity, on_progress, make_host), "cuda"

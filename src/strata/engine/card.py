@@ -14,6 +14,9 @@ from strata.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from strata.engine.bench_card import Probe
     from strata.engine.session import Model, OnProgress
     from strata.engine.tiers import ExpertTiers
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
     from strata.tiers.hand_off import ExpertHost
+    from strata.tiers.slots import SlotLayout
 
 _PACKAGES = ("torch", "triton")
 # What a driver for CUDA leaves in the system, on Linux and in its subsystem on Windows.
@@ -39,7 +43,7 @@ def load_on_card(
     settings: Settings,
     capacity: int,
     on_progress: OnProgress | None,
-    make_host: Callable[[], ExpertHost] | None = None,
+    make_host: Callable[[SlotLayout, NDArray[np.int64] | None], ExpertHost] | None = None,
 ) -> Model:
     """The model on a card; arguments and errors are those of ``strata.gpu.build.load_model``.
 

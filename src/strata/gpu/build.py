@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,11 +29,19 @@ from strata.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
     from strata.tiers.hand_off import ExpertHost
     from strata.tiers.slots import SlotLayout
+
+    MakeHost = Callable[[SlotLayout, NDArray[np.int64] | None], ExpertHost]
+
+# A slow disk may have to read all of a layer's experts before a window goes on.
+_FILE_LIMIT_SECONDS = 30.0
 
 
 def load_model(
@@ -41,7 +50,7 @@ def load_model(
     settings: Settings,
     capacity: int,
     *,
-    make_host: Callable[[], ExpertHost] | None = None,
+    make_host: MakeHost | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> GpuModel:
     """The model, ready for a conversation of ``capacity`` tokens on the first card.
@@ -52,8 +61,8 @@ def load_model(
         settings: kv_format, vram_limit, chunk_tokens, direct_io, draft_tokens and those of the
             expert cache are used.
         capacity: tokens of the conversation that is to fit.
-        make_host: makes what holds and computes experts that are not on the card; None where all of
-            them have to be.
+        make_host: makes what has and computes experts that are not on the card, from its slots and
+            the ranking they are filled by; None where all of them have to be there.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
@@ -83,6 +92,12 @@ def load_model(
     check_plan(plan, layout, spec, free_bytes=free, limit_bytes=limit)
     name = torch.cuda.get_device_name(device)
     telemetry.notice("memory-plan", f"memory on {name}:\n{plan.table()}")
+    options = None if slots is None else _cache_options(spec, settings)
+    host = None
+    if make_host is not None and slots is not None and options is not None:
+        host = make_host(slots, None if options.profile is None else options.profile.keys)
+        if any(home.held is not None for home in host.layers):
+            options = replace(options, limit_seconds=_FILE_LIMIT_SECONDS)
     return GpuModel(
         index,
         spec,
@@ -92,9 +107,9 @@ def load_model(
         has_draft=has_draft,
         direct_io=settings.direct_io,
         limit_bytes=limit,
-        host=make_host() if make_host is not None and slots is not None else None,
+        host=host,
         slots=slots,
-        cache_options=None if slots is None else _cache_options(spec, settings),
+        cache_options=options,
         on_progress=on_progress,
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.errors import PlanError
-from strata.tiers.slots import EMPTY
+from strata.tiers.slots import EMPTY, Residency
 from strata.units import GiB, MiB, format_bytes
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from strata.tiers.slots import Residency
+    from strata.tiers.slots import SlotLayout
 
     Keys = NDArray[np.int64]
 
@@ -124,6 +124,19 @@ class PlanWalk:
                 self.num_bytes += size
             num_in += 1
         return num_in
+
+
+def first_filling(layout: SlotLayout, ranking: Keys | None) -> Residency:
+    """Who is in the slots of a cache as it starts: the best of a ranking, then what it leaves out.
+
+    What it leaves out comes expert by expert, each of all layers, so that no layer goes short.
+    """
+    residency = Residency(layout)
+    if ranking is not None:
+        residency.fill(ranking.tolist())
+    keys = np.arange(layout.num_layers * layout.num_experts)
+    residency.fill(keys.reshape(layout.num_layers, layout.num_experts).T.reshape(-1).tolist())
+    return residency
 
 
 def complement(residencies: Sequence[Residency]) -> Keys:
