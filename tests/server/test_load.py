@@ -1,4 +1,4 @@
-"""The short form of benchmarks/server/load: rude clients, a killed engine, nothing lost or mixed."""
+"""The short form of benchmarks/server/load: rude clients, killed engines, nothing lost or mixed."""
 
 from __future__ import annotations
 

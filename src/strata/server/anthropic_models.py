@@ -170,6 +170,9 @@ class CountRequest(Struct):
     container: Any = None
     diagnostics: Any = None
     mcp_servers: Any = None
+    compaction: Any = None
+    fallbacks: Any = None
+    fallback_credit_token: Any = None
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -188,10 +191,16 @@ class MessagesRequest(CountRequest, kw_only=True):
     speed: Literal["standard"] | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
+    billing_policy: Json | str | None = None
+    # Refused with a word that clients know, see messages_words.
+    thread: Any = None
 
 
 REFUSED: Final = {
     "container": "this server runs no code.",
     "diagnostics": "there are none of that kind.",
     "mcp_servers": "this server calls no other servers.",
+    "compaction": "conversations are read as they are sent.",
+    "fallbacks": "there is one model here.",
+    "fallback_credit_token": "there is one model here.",
 }

@@ -45,6 +45,8 @@ class Fault(Exception):
         return {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
 
 
+# Anthropic's clients send the whole conversation themselves when they read this.
+THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
 _STATUS_OF: Final = {
     "SettingsError": (400, None),
     "RequestError": (400, None),
@@ -99,4 +101,7 @@ def anthropic_error(fault: Fault) -> dict[str, object]:
     """The body Anthropic's clients read."""
     kind = _ANTHROPIC_TYPES.get(fault.status, "api_error")
     text = fault.text if fault.field is None else f"{fault.field}: {fault.text}"
-    return {"type": "error", "error": {"type": kind, "message": text}, "request_id": None}
+    error: dict[str, object] = {"type": kind, "message": text}
+    if fault.code == THREAD_UNSUPPORTED:
+        error["details"] = {"error_code": fault.code, "unsupported": [fault.field]}
+    return {"type": "error", "error": error, "request_id": None}

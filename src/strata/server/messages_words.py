@@ -23,7 +23,7 @@ from strata.server.anthropic_models import (
 )
 from strata.server.bodies import refuse
 from strata.server.chat_words import budget_of, wish_of_tools
-from strata.server.faults import bad_request
+from strata.server.faults import THREAD_UNSUPPORTED, bad_request
 from strata.server.form_words import format_wish
 from strata.server.openai_models import Function, Tool
 from strata.server.pictures import Pictures, refused, text_for_bytes, text_for_picture
@@ -50,6 +50,9 @@ def wish_of(
         Fault: 400, a field cannot be honoured.
     """
     refuse({name: getattr(body, name) for name in REFUSED}, REFUSED)
+    if isinstance(body, MessagesRequest) and body.thread is not None:
+        text = "this server keeps no threads.\n  Try: the whole conversation in messages."
+        raise bad_request(text, "thread", code=THREAD_UNSUPPORTED)
     turns, prefill = _turns(body.messages, pictures)
     if system := _joined(body.system, "system", pictures):
         turns.insert(0, {"role": "system", "content": system})
