@@ -201,7 +201,7 @@ def measure(session, spec, rows: int, position: int) -> dict[str, float]:
         session.decode(window)
         session.commit(1)
         walls.append(time.perf_counter() - begin)
-    graph = session._runner._graphs[session._shape(rows, has_head=True)]
+    graph = session._runner._graph(session._shape(rows, has_head=True))
     events = [torch.cuda.Event(enable_timing=True) for _ in range(WINDOWS + 1)]
     for event in events:
         event.record()
@@ -215,7 +215,7 @@ def profile(session, rows: int, position: int) -> None:
     """Kernels of one window by time."""
     at_position(session, position)
     session.prepare(rows)
-    graph = session._runner._graphs[session._shape(rows, has_head=True)]
+    graph = session._runner._graph(session._shape(rows, has_head=True))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         for _ in range(3):
             graph.replay()
