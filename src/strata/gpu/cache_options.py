@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from strata.gpu.stream_plan import NUM_STREAMED
 from strata.tiers.policy_table import DEFAULT_POLICY, check_policy
 from strata.tiers.share import fixed_counts
 
@@ -26,6 +27,7 @@ class CacheOptions:
         staged_share: part of a layer's distinct misses that is copied and computed on the card, the
             rest being computed by the host; None for what ends both at the same time.
         num_stages: staging slots; most experts of a layer that are copied for a window.
+        num_streamed: experts without a slot of a step of a prompt's products.
         limit_seconds: how long the host may take for a layer.
         lock_bytes: most memory of the host that is page-locked; None for all of it.
         profile: whose best keys are in slots at first; None for no preference.
@@ -39,6 +41,7 @@ class CacheOptions:
     policy_options: PolicyOptions | None = None
     staged_share: float | None = 0.0
     num_stages: int = 16
+    num_streamed: int = NUM_STREAMED
     limit_seconds: float = LIMIT_SECONDS
     lock_bytes: int | None = None
     profile: ExpertProfile | None = None

@@ -13,10 +13,12 @@ import torch
 
 from strata.errors import DeviceError
 from strata.gpu.expert_mover import MOVED_AT_ONCE
+from strata.gpu.expert_stream import ExpertStream
 from strata.gpu.host_memory import HostMemory
 from strata.gpu.kernels.hand_off import HandOff
 from strata.gpu.layer_tier import LayerTier, Staging
 from strata.gpu.repack import make_repack
+from strata.gpu.stream_plan import StreamShape
 from strata.session_rules import MAX_WINDOW_ROWS
 from strata.tiers.hand_off import FIELDS, MailboxLayout
 
@@ -137,6 +139,21 @@ def layer_tiers(
         own = replace(one, slot_of=table.on_card[number])
         layers.append(LayerTier(number, own, staging, (gate, up, down), home, memory, hand_off))
     return layers
+
+
+def expert_stream(
+    layers: Sequence[LayerTier],
+    memory: HostMemory,
+    table: SlotTable,
+    options: CacheOptions,
+    top_k: int,
+) -> ExpertStream:
+    """The way of experts to prompts."""
+    raw = max(layer.home.blob_bytes for layer in layers)
+    packed = max(layer.slots.layout.blob_bytes for layer in layers)
+    shape = StreamShape(options.num_streamed, raw, packed)
+    room = torch.zeros(shape.num_bytes, dtype=torch.uint8, device=table.on_card.device)
+    return ExpertStream(layers, memory, table, shape, top_k, room)
 
 
 def slots_of_layers(slots: SlotLayout, weights: ModelWeights) -> list[ExpertSlots]:

@@ -18,6 +18,7 @@ from strata.errors import DeviceError
 from strata.gpu.cache_options import LIMIT_SECONDS, CacheOptions
 from strata.gpu.cache_parts import (
     Mailbox,
+    expert_stream,
     host_memory,
     layer_tiers,
     refusals_told,
@@ -99,11 +100,12 @@ class ExpertCache:
             own = slots_of_layers(slots, weights)
             self.layers = layer_tiers(host, own, self._memory, self._hand_off, self._table)
             self._mover = ExpertMover(self.layers, self._memory, device)
+            stream = expert_stream(self.layers, self._memory, self._table, options, spec.top_k)
         for tier in self.layers:
-            tier.notes = self._notes
+            tier.notes, tier.ahead = self._notes, stream
         self._routed, self._request = self._mailbox.routed, self._mailbox.request
         homes = [home.blob_bytes for home in host.layers]
-        self._way_bytes = way_bytes(max(homes), options.num_stages)
+        self._way_bytes = way_bytes(max(homes), options.num_stages, options.num_streamed)
         self._settled: tuple[Seen, int] | None = None
         self.split = Split(self._hand_off, self.layers, host.measured, is_card=is_card)
         self._is_whole = self._whole_layers()

@@ -16,11 +16,15 @@ from strata.gpu.expert_slots import ExpertSlots
 from strata.gpu.kernels import experts
 from strata.gpu.kernels.fetch import Jobs, copy_from_host, repack
 from strata.gpu.kernels.hand_off import plan_stream, post, wait
+from strata.gpu.stream_plan import even_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from strata.gpu.expert_stream import ExpertStream
     from strata.gpu.host_memory import HostMemory
     from strata.gpu.kernels.experts import ExpertRows
     from strata.gpu.kernels.hand_off import HandOff
@@ -66,6 +70,7 @@ class LayerTier:
         has_staging: whether windows copy some of their misses.
         is_needed: whether an expert may be in no slot.
         notes: where prompts leave what they asked for, or None.
+        ahead: brings experts to long chunks of prompts, or None.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class LayerTier:
         self.has_staging = False
         self.is_needed = True
         self.notes: PromptNotes | None = None
+        self.ahead: ExpertStream | None = None
         device = slots.slot_of.device
         self._number, self._hand_off = number, hand_off
         self._memory, self._raw = memory, staging.raw
@@ -130,6 +136,14 @@ class LayerTier:
         if self.notes is not None:
             self.notes.add(self._number, ids, counts)
 
+    def brought(self, most: int, counts: Tensor) -> Iterator[tuple[int, int, ExpertSlots]]:
+        """``brought`` of a layer with experts in no slot."""
+        if self.ahead is not None and self.ahead.is_open:
+            yield from self.ahead.steps(self._number)
+            return
+        for first, count in even_steps(len(counts), min(most, self.num_stages)):
+            yield first, count, self.stream(first, count, counts)
+
     def stream(self, first: int, count: int, counts: Tensor) -> ExpertSlots:
         """Brings experts ``first`` and on to staging slots, those in no slot that rows want.
 
@@ -165,6 +179,26 @@ class LayerTier:
         table = self._reachable.clone()
         table[torch.from_numpy(far).to(table.device)] = torch.from_numpy(places).to(table.device)
         return table
+
+
+def brought(
+    tier: LayerTier | None, num: int, most: int, counts: Tensor
+) -> Iterator[tuple[int, int, ExpertSlots | None]]:
+    """A layer's experts for a prompt, some at a time: first, how many, those without a slot.
+
+    What is launched for some is launched before the next are asked for.
+
+    Args:
+        tier: None where all are in slots.
+        num: experts of the layer.
+        most: at a time.
+        counts: [E] int32, rows that want each.
+    """
+    if tier is not None:
+        yield from tier.brought(most, counts)
+        return
+    for first, count in even_steps(num, most):
+        yield first, count, None
 
 
 def _reachable(memory: HostMemory, home: ExpertMemory) -> NDArray[np.int64]:

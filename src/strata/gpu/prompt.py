@@ -30,6 +30,7 @@ from strata.gpu.kernels.read_prompt import between_prompt, down_prompt, up_mix_p
 from strata.gpu.kernels.router import route
 from strata.gpu.kernels.stream_prompt import mix_prompt
 from strata.gpu.kernels.write_prompt import write_prompt
+from strata.gpu.layer_tier import brought
 from strata.gpu.prompt_layout import expanded_bytes, experts_at_a_time, is_fused_read, is_split
 from strata.gpu.state import QsaMemory
 from strata.gpu.weights import GdnWeights
@@ -93,6 +94,8 @@ class Prompt:
         self._experts_step = [
             experts_at_a_time(layer.experts, buffers.max_rows) for layer in layout.layers
         ]
+        tier = weights.layers[0].moe.tier
+        self._ahead = None if tier is None else tier.ahead
         self._fused = [
             (is_fused_read(layer.hc_attn, spec), is_fused_read(layer.hc_ffn, spec))
             for layer in layout.layers
@@ -119,6 +122,8 @@ class Prompt:
         """
         buffers, spec = self._buffers, self._spec
         buffers.begin(len(host_rows), position)
+        if self._ahead is not None:
+            self._ahead.begin(len(host_rows), self._experts_step)
         rows = buffers.rows("rows")
         rows.copy_(host_rows, non_blocking=True)
         streams = self._streams()
@@ -298,18 +303,14 @@ class Prompt:
         self, weights: MoeWeights, codes: PromptCodes, ids: Tensor, step: int, bad: Tensor
     ) -> Tensor:
         """Output of every pair of row and expert; some experts' weights are expanded at a time."""
-        slots, tier, staged = weights.experts, weights.way, None
+        slots, tier = weights.experts, weights.way
         buffers, plan = self._buffers, self._buffers.expert_plan(_MOE)
         outputs, hidden = buffers.rows("outputs", _MOE), buffers.all_codes("hidden", _MOE)
         num_pairs, num = ids.numel(), len(slots.slot_of)
         sort_by_expert(ids, plan, slots.slot_of if tier is None else tier.everywhere)
         if weights.tier is not None:
             weights.tier.note(ids, plan.counts)
-        step = step if tier is None else min(step, tier.num_stages)
-        for first in range(0, num, step):
-            count = min(step, num - first)
-            if tier is not None:
-                staged = tier.stream(first, count, plan.counts)
+        for first, count, staged in brought(tier, num, step, plan.counts):
             gate, up = self._gate_up_of(slots, count, first, plan.counts, staged)
             gate_up(
                 codes, gate, up, hidden, bad, plan=plan, num_pairs=num_pairs, top_k=ids.shape[1],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from strata.errors import PlanError
 from strata.gpu.memory_plan import MemoryPlan, session_bytes, weight_bytes, with_fitting_chunk
+from strata.gpu.stream_plan import NUM_STREAMED, StreamShape
 from strata.tiers.slots import layer_slots, shared_slots
 from strata.units import format_bytes
 
@@ -63,9 +64,13 @@ def with_slots(layout: ModelLayout, slots: SlotLayout) -> ModelLayout:
     return replace(layout, layers=tuple(layers))
 
 
-def way_bytes(blob_bytes: int, num_stages: int = NUM_STAGES) -> int:
+def way_bytes(
+    blob_bytes: int, num_stages: int = NUM_STAGES, num_streamed: int = NUM_STREAMED
+) -> int:
     """Bytes on the card that experts of so many bytes pass through."""
-    return _STAGE_COPIES * num_stages * (-(-blob_bytes // _PAGE) * _PAGE)
+    page_bytes = -(-blob_bytes // _PAGE) * _PAGE
+    stream = StreamShape(num_streamed, page_bytes, page_bytes)
+    return _STAGE_COPIES * num_stages * page_bytes + stream.num_bytes
 
 
 def planned_slots(

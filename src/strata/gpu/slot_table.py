@@ -47,6 +47,12 @@ class SlotTable:
         self._on_host.fill_(-1)
         self._layers = np.arange(layout.num_layers)[:, None]
 
+    @property
+    def on_host(self) -> NDArray[np.int32]:
+        """[L, E] the table that was sent last; a view."""
+        table: NDArray[np.int32] = self._on_host.numpy()
+        return table
+
     def wanting(self) -> NDArray[np.int64]:
         """Slots that do not hold the expert they are meant to hold."""
         meant = self._residency.key_in

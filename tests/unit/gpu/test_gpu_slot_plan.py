@@ -23,6 +23,7 @@ from strata.gpu.slot_plan import (
     planned_slots,
     with_slots,
 )
+from strata.gpu.stream_plan import NUM_STREAMED
 from strata.settings import EXPERT_POLICIES
 from strata.tiers.policy_table import DEFAULT_POLICY, POLICIES
 from strata.tiers.slots import layer_slots, shared_slots
@@ -77,7 +78,9 @@ def test_a_plan_counts_slots_and_what_experts_pass_through(even) -> None:
     blob = layout.layers[0].experts.blob_bytes
     # A slot: its blob and three factors; a layer: a number for each expert.
     assert plan.weights["routed experts"] == 12 * (8 * blob + 256 + 256)
-    assert plan.weights["experts on their way"] == 3 * NUM_STAGES * (-(-blob // 4096) * 4096)
+    # A ring of three parts and a step's places for prompts, and their factors, which fit a page.
+    num_places, pages = 3 * NUM_STAGES + 4 * NUM_STREAMED, -(-blob // 4096)
+    assert plan.weights["experts on their way"] == (num_places * pages + 1) * 4096
     assert plan.weights["dense weights"] == whole.weights["dense weights"]
     assert dict(plan.session) == dict(whole.session)
     assert plan.total_bytes < whole.total_bytes < 100 * GiB
