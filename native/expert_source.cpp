@@ -23,6 +23,8 @@ constexpr int NUM_READERS = 64;
 constexpr size_t RUN = 32;
 // Runs of a scan on their way at once: one is computed, one has come, one is read.
 constexpr size_t SCAN_FLIGHTS = 3;
+// What passes by takes a quarter of the places at most.
+constexpr size_t SCAN_PLACES = 4;
 
 } // namespace
 
@@ -284,7 +286,8 @@ void ExpertFetch::drop(Flight &flight) {
 }
 
 void ExpertFetch::begin_reads() {
-    const size_t run = std::clamp<size_t>(source_.num_places() / SCAN_FLIGHTS, 1, RUN);
+    const size_t run =
+        std::clamp<size_t>(source_.num_places() / (SCAN_FLIGHTS * (is_scan_ ? SCAN_PLACES : 1)), 1, RUN);
     while (next_missing_ < missing_.size() && (!is_scan_ || flights_.size() < SCAN_FLIGHTS)) {
         Flight flight;
         std::vector<int64_t> keys;
