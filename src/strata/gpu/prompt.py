@@ -8,6 +8,7 @@ as it is cut at multiples of ``prompt_layout.CUT_TOKENS``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strata.gpu.float_matrix import FloatMatrix
@@ -15,12 +16,10 @@ from strata.gpu.kernels.attention_prompt import attend_prompt
 from strata.gpu.kernels.bf16_prompt import bf16_prompt_product
 from strata.gpu.kernels.conv_prompt import conv_prompt
 from strata.gpu.kernels.delta_scan import delta_scan, gated_norm
-from strata.gpu.kernels.expand import expand, expand_slots
-from strata.gpu.kernels.expert_prompt import gate_up
-from strata.gpu.kernels.expert_sort import sort_by_expert
+from strata.gpu.kernels.expand import expand
 from strata.gpu.kernels.float_prompt import float_prompt_product
 from strata.gpu.kernels.gated_delta import GdnMemory
-from strata.gpu.kernels.grouped_product import grouped_product, prompt_product
+from strata.gpu.kernels.grouped_product import prompt_product
 from strata.gpu.kernels.hyper_connections import ExpertOutputs, silu_of_quotient
 from strata.gpu.kernels.index_prompt import append_index, select_prompt
 from strata.gpu.kernels.ngram_prompt import add_memory_prompt
@@ -30,18 +29,19 @@ from strata.gpu.kernels.read_prompt import between_prompt, down_prompt, up_mix_p
 from strata.gpu.kernels.router import route
 from strata.gpu.kernels.stream_prompt import mix_prompt
 from strata.gpu.kernels.write_prompt import write_prompt
-from strata.gpu.layer_tier import brought
-from strata.gpu.prompt_layout import expanded_bytes, experts_at_a_time, is_fused_read, is_split
+from strata.gpu.launch_tape import LaunchTape, can_record
+from strata.gpu.prompt_experts import PromptExperts
+from strata.gpu.prompt_layout import CUT_TOKENS, experts_at_a_time, is_fused_read, is_split
 from strata.gpu.state import QsaMemory
 from strata.gpu.weights import GdnWeights
 from strata.model_spec import Gate, LayerKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
     from torch.cuda import Event
 
-    from strata.gpu.expert_slots import ExpertSlots
-    from strata.gpu.kernels.expand import Expanded
     from strata.gpu.kernels.prompt_codes import PromptCodes
     from strata.gpu.model_layout import ModelLayout
     from strata.gpu.prompt_buffers import PromptBuffers
@@ -60,6 +60,24 @@ if TYPE_CHECKING:
 # Names of ``prompt_layout.PromptShapes.phases``.
 _READ, _MOE, _PLE = "read", "moe", "ple"
 _GDN, _QSA = LayerKind.GDN.value, LayerKind.QSA.value
+# The most rows of a chunk whose launches are kept: with more, the host is ahead of the card anyway.
+_MOST_TAPED_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What differs between chunks of as many rows.
+
+    Attributes:
+        position: tokens before row 0.
+        before_late: recorded when the card comes to the late layers; None if nobody waits.
+    """
+
+    position: int
+    before_late: Event | None = None
+
+
+_NOWHERE = Place(0)  # for steps that do not ask
 
 
 class Prompt:
@@ -91,11 +109,15 @@ class Prompt:
         self._buffers = buffers
         self._rope = rope
         self._flags = [row[:1] for row in flags]
+        self._experts = PromptExperts(buffers)
+        # Experts that are streamed ask for other launches each time.
+        is_whole = all(layer.moe.tier is None for layer in weights.layers)
+        self._is_taped = is_whole and not flags.is_meta and can_record()
+        self._tapes: dict[tuple[int, int, int], LaunchTape[Place]] = {}
+        self._tape: LaunchTape[Place] | None = None  # that is being recorded
         self._experts_step = [
             experts_at_a_time(layer.experts, buffers.max_rows) for layer in layout.layers
         ]
-        tier = weights.layers[0].moe.tier
-        self._ahead = None if tier is None else tier.ahead
         self._fused = [
             (is_fused_read(layer.hc_attn, spec), is_fused_read(layer.hc_ffn, spec))
             for layer in layout.layers
@@ -120,37 +142,59 @@ class Prompt:
         Returns:
             [S * D] float32: the last row, normed for the read before the head.
         """
-        buffers, spec = self._buffers, self._spec
-        buffers.begin(len(host_rows), position)
-        if self._ahead is not None:
-            self._ahead.begin(len(host_rows), self._experts_step)
+        buffers, spec, num_rows = self._buffers, self._spec, len(host_rows)
+        buffers.begin(num_rows, position)
         rows = buffers.rows("rows")
         rows.copy_(host_rows, non_blocking=True)
         streams = self._streams()
         streams.copy_(rows[:, None, : spec.hidden_size].expand_as(streams))
-        for layer in self._weights.layers:
-            if before_late is not None and layer.index == late_layer:
-                before_late.record()
-            self._layer(layer, position)
-        last = buffers.rows("last")
-        write_prompt(
-            streams[-1:], None, None, self._weights.final.norm, spec.rms_eps,
-            buffers.rows("inverse")[-1:], last,
-        )  # fmt: skip
-        return last[0]
+        place = Place(position, before_late)
+        # Chunks of the delta net lie at multiples of these tokens.
+        key = (num_rows, position % CUT_TOKENS, late_layer)
+        if key in self._tapes:
+            self._tapes[key].play(place)
+        elif self._is_taped and num_rows <= _MOST_TAPED_ROWS:
+            tape = self._tape = LaunchTape[Place]()
+            try:
+                with tape.recording():
+                    self._layers(place, late_layer)
+            finally:
+                self._tape = None
+            self._tapes[key] = tape
+        else:
+            self._layers(place, late_layer)
+        return buffers.rows("last")[0]
 
-    def _layer(self, layer: LayerWeights, position: int) -> None:
+    def _layers(self, place: Place, late_layer: int) -> None:
+        for layer in self._weights.layers:
+            if layer.index == late_layer:
+                self._step(_tell, place)
+            self._layer(layer, place)
+        buffers = self._buffers
+        write_prompt(
+            self._streams()[-1:], None, None, self._weights.final.norm, self._spec.rms_eps,
+            buffers.rows("inverse")[-1:], buffers.rows("last"),
+        )  # fmt: skip
+
+    def _step(self, run: Callable[[Place], object], place: Place) -> None:
+        """What is no launch, or asks where the chunk lies: done anew for every chunk."""
+        if self._tape is None:
+            run(place)
+        else:
+            self._tape.step(run, place)
+
+    def _layer(self, layer: LayerWeights, place: Place) -> None:
         bad = self._flags[layer.index]
         is_fused, is_second_fused = self._fused[layer.index]
         if layer.ple is not None:
-            self._ple(layer.ple, position, bad)
+            self._ple(layer.ple, place, bad)
         if layer.ple is not None or layer.index == 0:
             self._write(None, None, layer.hc_attn, has_xn=not is_fused)
         inject = self._read(layer.hc_attn, bad, is_fused=is_fused)
         if isinstance(layer.mixer, GdnWeights):
-            self._gdn(layer.mixer, self._state.layers[layer.index], position, bad)
+            self._gdn(layer.mixer, self._state.layers[layer.index], place, bad)
         else:
-            self._qsa(layer.mixer, self._state.layers[layer.index], position, bad)
+            self._qsa(layer.mixer, self._state.layers[layer.index], place, bad)
         self._write(self._buffers.rows("out"), inject, layer.hc_ffn, has_xn=not is_second_fused)
         inject = self._read(layer.hc_ffn, bad, is_fused=is_second_fused)
         outputs = self._moe(layer.moe, self._experts_step[layer.index], bad)
@@ -206,10 +250,10 @@ class Prompt:
         codes = buffers.codes("codes.x")
         mix_prompt(xn, gate, streams, buffers.rows("x"), codes, bad)
         inject = buffers.rows("inject")
-        inject.copy_(inject_columns)
+        self._step(lambda _: inject.copy_(inject_columns), _NOWHERE)
         return inject
 
-    def _gdn(self, weights: GdnWeights, memory: object, position: int, bad: Tensor) -> None:
+    def _gdn(self, weights: GdnWeights, memory: object, place: Place, bad: Tensor) -> None:
         """``out`` from ``x``; the memory and its ring move on."""
         assert isinstance(memory, GdnMemory)  # noqa: S101 - built from the same list
         spec, buffers = self._spec, self._buffers
@@ -219,25 +263,27 @@ class Prompt:
         qkv, z, alpha, beta = (
             projected[:, slice(*columns)] for columns in weights.projections.columns
         )
-        rows = buffers.mixed_rows(_GDN)
-        conv_prompt(qkv, weights.constants, memory, position, rows)
+        rows, constants = buffers.mixed_rows(_GDN), weights.constants
+        self._step(lambda at: conv_prompt(qkv, constants, memory, at.position, rows), place)
+        # Of the position only where it lies between two multiples of CUT_TOKENS matters here.
         delta_scan(
-            rows, alpha, beta, weights.constants, memory.memory, position,
+            rows, alpha, beta, constants, memory.memory, place.position,
             buffers.scan_scratch(_GDN), mixed,
         )  # fmt: skip
         mixed_codes = None
         if not weights.out.has_floats and spec.gdn_value_dim % 32 == 0:
             mixed_codes = buffers.codes(f"codes.{mixed.shape[1]}", _GDN)
         gated_norm(
-            mixed, z, weights.constants.gamma, spec.rms_eps,
+            mixed, z, constants.gamma, spec.rms_eps,
             is_silu_gate=spec.gdn_gate is Gate.SILU, codes=mixed_codes, bad=bad,
         )  # fmt: skip
         self._products(weights.out, mixed, buffers.rows("out"), _GDN, bad, mixed_codes)
 
-    def _qsa(self, weights: QsaWeights, memory: object, position: int, bad: Tensor) -> None:
+    def _qsa(self, weights: QsaWeights, memory: object, place: Place, bad: Tensor) -> None:
         """``out`` from ``x``; the rows become the cells from ``position`` on."""
         assert isinstance(memory, QsaMemory)  # noqa: S101 - built from the same list
-        assert self._rope is not None  # noqa: S101
+        rope = self._rope
+        assert rope is not None  # noqa: S101
         spec, buffers = self._spec, self._buffers
         projected, mixed = buffers.rows("projected", _QSA), buffers.rows("mixed", _QSA)
         codes = buffers.codes("codes.x")
@@ -250,25 +296,27 @@ class Prompt:
         queries, positions = buffers.rows("queries", _QSA), buffers.rows("positions")
         kv = (n, spec.num_kv_heads, spec.head_dim)
         append(
-            q_gate, k.view(kv), v.view(kv), weights.q_gamma, weights.k_gamma, self._rope,
+            q_gate, k.view(kv), v.view(kv), weights.q_gamma, weights.k_gamma, rope,
             positions, spec.rms_eps, memory.cells, queries,
         )  # fmt: skip
         pairs, chosen = buffers.rows("index_pairs", _QSA), buffers.rows("chosen", _QSA)
+        scratch, gate = buffers.index_scratch(_QSA), q_gate[:, :, spec.head_dim :]
         inputs = IndexInputs(
             index_q.view(n, spec.index_heads, spec.index_dim), index_k, weights.index_q_gamma,
             weights.index_k_gamma, buffers.rows("index_queries", _QSA), block,
         )  # fmt: skip
-        append_index(inputs, self._rope, positions, position, spec.rms_eps, memory.index, pairs)
-        select_prompt(
-            pairs, memory.index.pooled, positions, position, budget, block,
-            buffers.index_scratch(_QSA), chosen,
-        )  # fmt: skip
-        attend_prompt(
-            queries, q_gate[:, :, spec.head_dim :], memory.cells, chosen, block, position, mixed
-        )
+
+        def choose_and_attend(at: Place) -> None:
+            append_index(inputs, rope, positions, at.position, spec.rms_eps, memory.index, pairs)
+            select_prompt(
+                pairs, memory.index.pooled, positions, at.position, budget, block, scratch, chosen
+            )
+            attend_prompt(queries, gate, memory.cells, chosen, block, at.position, mixed)
+
+        self._step(choose_and_attend, place)
         self._products(weights.out, mixed, buffers.rows("out"), _QSA, bad)
 
-    def _ple(self, weights: PleWeights, position: int, bad: Tensor) -> None:
+    def _ple(self, weights: PleWeights, place: Place, bad: Tensor) -> None:
         """Adds the n-gram memory to the streams."""
         buffers, ring = self._buffers, self._state.ple_ring
         assert ring is not None  # noqa: S101 - the layer has its weights
@@ -276,10 +324,18 @@ class Prompt:
         products = buffers.rows("projected", _PLE)
         self._products(weights.projections, rows, products, _PLE, bad)
         key, value = (products[:, slice(*columns)] for columns in weights.projections.columns)
-        add_memory_prompt(
-            self._streams(), key, value, weights.constants, ring, position, self._spec.rms_eps,
-            buffers.rows("gated", _PLE), buffers.rows("inputs", _PLE),
-        )  # fmt: skip
+        streams, scratch = (
+            self._streams(),
+            [buffers.rows(name, _PLE) for name in ("gated", "inputs")],
+        )
+
+        def add(at: Place) -> None:
+            add_memory_prompt(
+                streams, key, value, weights.constants, ring, at.position, self._spec.rms_eps,
+                *scratch,
+            )  # fmt: skip
+
+        self._step(add, place)
 
     def _moe(self, weights: MoeWeights, step: int, bad: Tensor) -> ExpertOutputs:
         """Outputs of the chosen experts and of the shared one, not yet added up."""
@@ -293,79 +349,11 @@ class Prompt:
         route(
             logits, shared_logits, spec.expert_weights_scale, ids, topk_weights, shared_weight, bad
         )
-        outputs = self._experts(weights, codes, ids, step, bad)
+        outputs = self._experts.routed(weights, codes, ids, step, bad)
         shared = buffers.rows("out")
-        self._shared_expert(weights.shared, codes, shared, bad)
+        self._experts.shared(weights.shared, codes, shared, bad)
         by_row = outputs.view(-1, spec.top_k, spec.hidden_size)[: len(x)]
         return ExpertOutputs(by_row, topk_weights, shared, shared_weight)
-
-    def _experts(
-        self, weights: MoeWeights, codes: PromptCodes, ids: Tensor, step: int, bad: Tensor
-    ) -> Tensor:
-        """Output of every pair of row and expert; some experts' weights are expanded at a time."""
-        slots, tier = weights.experts, weights.way
-        buffers, plan = self._buffers, self._buffers.expert_plan(_MOE)
-        outputs, hidden = buffers.rows("outputs", _MOE), buffers.all_codes("hidden", _MOE)
-        num_pairs, num = ids.numel(), len(slots.slot_of)
-        sort_by_expert(ids, plan, slots.slot_of if tier is None else tier.everywhere)
-        if weights.tier is not None:
-            weights.tier.note(ids, plan.counts)
-        for first, count, staged in brought(tier, num, step, plan.counts):
-            gate, up = self._gate_up_of(slots, count, first, plan.counts, staged)
-            gate_up(
-                codes, gate, up, hidden, bad, plan=plan, num_pairs=num_pairs, top_k=ids.shape[1],
-                first_expert=first,
-            )  # fmt: skip
-            down = self._role_of(slots, 2, count, first, 0, plan.counts, staged)
-            grouped_product(
-                hidden, down, plan, num_pairs, outputs, read_top_k=0, scatter=True,
-                first_expert=first,
-            )  # fmt: skip
-        return outputs
-
-    def _shared_expert(
-        self, slots: ExpertSlots, codes: PromptCodes, out: Tensor, bad: Tensor
-    ) -> None:
-        gate, up = self._gate_up_of(slots, 1, 0)
-        hidden = self._buffers.codes("shared_hidden", _MOE)
-        gate_up(codes, gate, up, hidden, bad)
-        prompt_product(hidden, self._role_of(slots, 2, 1, 0, 0), out)
-
-    def _gate_up_of(
-        self,
-        slots: ExpertSlots,
-        num: int,
-        first: int,
-        counts: Tensor | None = None,
-        staged: ExpertSlots | None = None,
-    ) -> tuple[Expanded, Expanded]:
-        """Expanded gate and up, one behind the other."""
-        layout = slots.layout
-        size = expanded_bytes(layout.formats[0], num, *layout.shape_of(0))
-        gate = self._role_of(slots, 0, num, first, 0, counts, staged)
-        return gate, self._role_of(slots, 1, num, first, size, counts, staged)
-
-    def _role_of(
-        self,
-        slots: ExpertSlots,
-        role: int,
-        num: int,
-        first: int,
-        at: int,
-        counts: Tensor | None = None,
-        staged: ExpertSlots | None = None,
-    ) -> Expanded:
-        """One matrix of ``num`` experts from ``first`` on, from byte ``at`` of the weights.
-
-        Experts without ``counts`` are left out, for no row wants them; ``staged`` has those that
-        are in no slot.
-        """
-        layout = slots.layout
-        room = self._buffers.expanded(_MOE, layout.formats[role], num, *layout.shape_of(role), at)
-        expand_slots(slots, role, room, first, counts)
-        if staged is not None:
-            expand_slots(staged, role, room, first, counts)
-        return room
 
     def _products(
         self,
@@ -397,3 +385,9 @@ class Prompt:
     def _streams(self) -> Tensor:
         spec = self._spec
         return self._buffers.rows("streams").view(-1, spec.num_streams, spec.hidden_size)
+
+
+def _tell(place: Place) -> None:
+    """Marks in the stream that the late layers come next."""
+    if place.before_late is not None:
+        place.before_late.record()
