@@ -59,8 +59,9 @@ def complaints(tally: Tally, args: argparse.Namespace) -> list[str]:
     # A killed engine's successor has a pipe of its own; sockets of clients are gone by now.
     if files_after > files + 4:
         wrong.append(f"open files grew from {files} to {files_after}")
-    # Those that wait for work outside the event loop are started one by one, up to a fixed number.
-    if threads_after > threads + 4 + (psutil.cpu_count() or 1):
+    # Work outside the event loop starts threads one by one, up to this number, and keeps them.
+    pool = min(32, 4 + (psutil.cpu_count() or 1))
+    if threads_after > threads + pool + 2:
         wrong.append(f"threads grew from {threads} to {threads_after}")
     if memory_after > memory + args.memory_mib * 2**20:
         wrong.append(f"memory grew from {memory / 2**20:.1f} to {memory_after / 2**20:.1f} MiB")
