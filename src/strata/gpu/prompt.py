@@ -118,6 +118,8 @@ class Prompt:
         self._experts_step = [
             experts_at_a_time(layer.experts, buffers.max_rows) for layer in layout.layers
         ]
+        tier = weights.layers[0].moe.tier
+        self._ahead = None if tier is None else tier.ahead
         self._fused = [
             (is_fused_read(layer.hc_attn, spec), is_fused_read(layer.hc_ffn, spec))
             for layer in layout.layers
@@ -144,6 +146,8 @@ class Prompt:
         """
         buffers, spec, num_rows = self._buffers, self._spec, len(host_rows)
         buffers.begin(num_rows, position)
+        if self._ahead is not None:
+            self._ahead.begin(num_rows, self._experts_step)
         rows = buffers.rows("rows")
         rows.copy_(host_rows, non_blocking=True)
         streams = self._streams()

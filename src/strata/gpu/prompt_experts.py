@@ -11,6 +11,7 @@ from strata.gpu.kernels.expand import expand_slots
 from strata.gpu.kernels.expert_prompt import gate_up
 from strata.gpu.kernels.expert_sort import sort_by_expert
 from strata.gpu.kernels.grouped_product import grouped_product, prompt_product
+from strata.gpu.layer_tier import brought
 from strata.gpu.prompt_layout import expanded_bytes
 
 if TYPE_CHECKING:
@@ -36,18 +37,14 @@ class PromptExperts:
         self, weights: MoeWeights, codes: PromptCodes, ids: Tensor, step: int, bad: Tensor
     ) -> Tensor:
         """Output of every pair of row and expert; some experts' weights are expanded at a time."""
-        slots, tier, staged = weights.experts, weights.way, None
+        slots, tier = weights.experts, weights.way
         buffers, plan = self._buffers, self._buffers.expert_plan(_MOE)
         outputs, hidden = buffers.rows("outputs", _MOE), buffers.all_codes("hidden", _MOE)
         num_pairs, num = ids.numel(), len(slots.slot_of)
         sort_by_expert(ids, plan, slots.slot_of if tier is None else tier.everywhere)
         if weights.tier is not None:
             weights.tier.note(ids, plan.counts)
-        step = step if tier is None else min(step, tier.num_stages)
-        for first in range(0, num, step):
-            count = min(step, num - first)
-            if tier is not None:
-                staged = tier.stream(first, count, plan.counts)
+        for first, count, staged in brought(tier, num, step, plan.counts):
             gate, up = self._gate_up_of(slots, count, first, plan.counts, staged)
             gate_up(
                 codes, gate, up, hidden, bad, plan=plan, num_pairs=num_pairs, top_k=ids.shape[1],
