@@ -127,7 +127,8 @@ def form_of(wish: FormWish) -> Form:
             case FormKind.REGEX:
                 return Form.regex(_text(source))
             case FormKind.GRAMMAR:
-                return Form.lark(_text(source))
+                text = _text(source)
+                return Form.gbnf(text) if "::=" in text else Form.lark(text)
             case FormKind.CHOICE:
                 return Form.one_of(_choices(source))
     except RequestError as error:

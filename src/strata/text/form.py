@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import llguidance
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from strata.errors import RequestError
 from strata.text.form_limits import MAX_CHARS, check_schema, children, joined, refused
@@ -34,6 +35,7 @@ _WORDS: Final = {
     "oneOf constraints are not supported": "branches of oneOf that overlap cannot be compiled; "
     "anyOf can",
 }
+_MAX_GBNF_CHARS: Final = 32 * 1024
 # Seconds spent on finding where in a refused schema the fault lies.
 _LOCATE_S: Final = 1.0
 
@@ -112,6 +114,23 @@ class Form:
         """
         _check_length(grammar)
         return cls.of({"lark_grammar": grammar}).check()
+
+    @classmethod
+    def gbnf(cls, grammar: str) -> Form:
+        """Text of a grammar in llama.cpp's notation, which begins with the rule ``root``.
+
+        Raises:
+            RequestError: it does not compile, or costs too much.
+        """
+        if len(grammar) > _MAX_GBNF_CHARS:
+            raise RequestError(f"it has more than {_MAX_GBNF_CHARS} characters.")
+        try:
+            lark = gbnf_to_lark(grammar)
+        except RecursionError:
+            raise RequestError("it is nested too deeply.") from None
+        except Exception as error:  # noqa: BLE001 - that is the class it raises
+            raise RequestError(f"{error}.") from None
+        return cls.lark(lark)
 
     @classmethod
     def one_of(cls, choices: Iterable[str]) -> Form:

@@ -54,6 +54,12 @@ def test_lark_and_choices(tokens):
     assert chosen == set(choices)
 
 
+def test_gbnf(tokens):
+    form = Form.gbnf('root ::= item ("," item)*\nitem ::= [0-9]+ | "é" "日本"?\n')
+    for seed in range(20):
+        assert re.fullmatch(r"(\d+|é(日本)?)(,(\d+|é(日本)?))*", walk(tokens, form, seed).decode())
+
+
 @pytest.mark.parametrize(
     ("schema", "place", "word"),
     [
@@ -111,6 +117,11 @@ def test_what_cannot_be_compiled_is_refused_by_name(schema, place, word):
         (Form.lark, "start: " + "(" * 9000 + '"a"' + ")" * 9000),
         (Form.lark, 'start: A\nA: "x" A'),
         (Form.one_of, []),
+        (Form.gbnf, ""),
+        (Form.gbnf, "root ::= missing"),
+        (Form.gbnf, 'root := "a"'),
+        (Form.gbnf, "root ::= " + "(" * 30_000),
+        (Form.gbnf, "root ::= " + '"a" ' * 30_000),
     ],
 )
 def test_bad_grammars_are_refused(make, source):
