@@ -118,6 +118,8 @@ def _send_row(
     value = tl.arange(0, 16)[None, :]
     is_half, is_block = half < HIDDEN // 16, block < HIDDEN // 32
     codes_out = (mailbox + OFFSETS[3] + n * HIDDEN).to(tl.pointer_type(tl.int8))
+    # Said to be aligned, sixteen bytes are one write over the link and not sixteen.
+    codes_out = tl.multiple_of(codes_out, 16)
     scales_out = (mailbox + OFFSETS[4] + n * (HIDDEN // 8)).to(tl.pointer_type(tl.float32))
     sums_out = (mailbox + OFFSETS[5] + n * (HIDDEN // 4)).to(tl.pointer_type(tl.int32))
     place = ((half % 16) * GROUPS + half // 16)[:, None] * 16 + value
@@ -263,7 +265,9 @@ def _wait_kernel(
             tl.store(fault_ptr, 2)
             tl.store(told_ptr, 2)
         is_copied = (offs < HIDDEN) & (is_late == 0)
+        # Said to be aligned, four values are read at once.
         here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
+        here_ptr = tl.multiple_of(here_ptr, 16)
         at = entry.to(tl.int64) * HIDDEN + offs
         values = tl.load(here_ptr + at, mask=is_copied, other=0.0)
         # Without an answer the sum is of no use, but it is a number.
