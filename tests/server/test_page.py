@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; try: apt-get install chromium"),
 ]
 KEY = "a long random text"
+ELSEWHERE = "strata.test"
 DASH = "\u2013"
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -57,8 +60,10 @@ def server() -> Iterator[ScribeServed]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as driver:
-        # Everything runs as root in a container, where its own sandbox cannot.
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        # Everything runs as root in a container, where its own sandbox cannot. The name stands
+        # for a machine in the next room: an origin that the browser does not trust.
+        args = ["--no-sandbox", f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1"]
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=args)
         yield browser
         browser.close()
 
@@ -104,7 +109,9 @@ def say(page: Page, text: str) -> None:
     count = page.locator(".answer").count()
     page.fill("#prompt", text)
     page.press("#prompt", "Enter")
-    page.locator(".answer").nth(count).locator(".stats").wait_for()
+    answer = page.locator(".answer").nth(count)
+    answer.locator(".stats").wait_for()
+    assert answer.locator(".notice").all_inner_texts() == []
 
 
 def last(page: Page):
@@ -624,5 +631,40 @@ def test_a_model_out_of_memory_is_told_and_loaded_again(open_page):
         page.locator("#engine-dot.is-ready").wait_for()
         say(page, "back again")
         assert "You said: back again" in last(page).inner_text()
+    finally:
+        served.end()
+
+
+def test_an_engine_that_dies_is_told_and_the_answer_can_be_had_again(open_page):
+    served = ScribeServed()
+    try:
+        page = open_page(served.address)
+        page.fill("#prompt", "slow")
+        page.press("#prompt", "Enter")
+        page.locator(".answer .prose p").wait_for()
+        os.kill(json.loads(fetch(served.address, "/v1/status")[1])["engine_pid"], signal.SIGKILL)
+        page.get_by_text("The engine's process ended during this answer").wait_for()
+        assert last(page).locator(".prose").inner_text().startswith("word")
+        page.locator("#engine-dot.is-ready").wait_for()
+        say(page, "and again")
+        assert "You said: and again" in last(page).inner_text()
+    finally:
+        served.end()
+
+
+def test_over_plain_http_from_another_machine(open_page):
+    """Without a secure origin the clipboard and some names of the browser are missing."""
+    served = ScribeServed("--allow-host", ELSEWHERE)
+    try:
+        page = open_page(served.address.replace("127.0.0.1", ELSEWHERE))
+        assert not page.evaluate("isSecureContext")
+        say(page, "markdown")
+        last(page).get_by_label("Copy the answer").click()
+        last(page).locator(".icon-button.done").wait_for()
+        page.focus("#prompt")
+        page.keyboard.press("Control+V")
+        assert page.input_value("#prompt") == scribe.MARKDOWN
+        page.reload()
+        page.locator(".conversation").wait_for()
     finally:
         served.end()

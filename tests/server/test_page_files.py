@@ -113,6 +113,13 @@ def test_a_file_that_is_the_same_is_not_sent_again(demo: Served):
     assert fetch(demo.address, "/page/app.js", if_none_match='"other"')[1] == body
 
 
+def test_the_page_is_for_known_hosts_only(demo: Served):
+    """A rebound name would make it another site's page."""
+    for path in ("/", "/page/app.js"):
+        assert fetch(demo.address, path, host="evil.example")[0] == 403
+        assert fetch(demo.address, path, host="localhost:1")[0] == 200
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -46,7 +46,6 @@ _HEADERS: Final = {
     "content-security-policy": POLICY,
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
-    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), usb=(), payment=()",
     # Asked for again every time, and not sent again while it is the same.

@@ -140,6 +140,8 @@ function changed(conversation, message) {
   if (state.conversation !== conversation || state.frame) return;
   state.frame = requestAnimationFrame(() => {
     state.frame = 0;
+    // Looked at before the text grows; a scroll of this very moment has not been told yet.
+    state.isFollowing = isNearEnd();
     state.views.get(message)?.update();
     if (state.isFollowing) toEnd(false);
   });
@@ -318,9 +320,14 @@ function sizePrompt() {
   prompt.style.height = `${Math.min(prompt.scrollHeight, 220)}px`;
 }
 
-function onScroll() {
+function isNearEnd() {
   const box = byId("scroller");
-  state.isFollowing = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_END_PX;
+  // Behind another view nothing has a height, and nobody scrolls.
+  return box.clientHeight === 0 ? state.isFollowing : box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_END_PX;
+}
+
+function onScroll() {
+  state.isFollowing = isNearEnd();
   byId("to-end").hidden = state.isFollowing;
 }
 
