@@ -47,6 +47,7 @@ def _small_groups():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delta_scan, "CHUNK", CUT)
         patch.setattr(prompt_layout, "CUT_TOKENS", CUT)
+        patch.setattr(prompt, "CUT_TOKENS", CUT)
         patch.setattr(session_module, "CUT_TOKENS", CUT)
         yield
 
@@ -114,7 +115,10 @@ def test_a_prompt_has_the_processor_s_logits(whole, path: Path, tokens: np.ndarr
 
 @pytest.mark.slow
 def test_cuts_leave_no_trace(whole, path: Path, tokens: np.ndarray) -> None:
-    """Neither those of chunks nor those between calls; nor do passes over some of the experts."""
+    """Neither those of chunks nor those between calls; nor do passes over some of the experts.
+
+    The launches of the second chunk are those that were kept of the first.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prompt, "experts_at_a_time", lambda *_: 3)
         session = load(path, CUT).new_session(CAPACITY)
@@ -124,6 +128,7 @@ def test_cuts_leave_no_trace(whole, path: Path, tokens: np.ndarray) -> None:
     last = session.prefill(tokens[CUT:NUM_TOKENS], on_progress=lambda *read: seen.append(read))
     assert seen == [(16, 17), (17, 17)]
     assert same_bits(last, whole[0])
+    assert len(session._reader._prompt._tapes) == 1
     assert same_bits(session.decode(tokens[NUM_TOKENS:][:1]), whole[1])
 
 
