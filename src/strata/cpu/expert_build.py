@@ -190,7 +190,8 @@ def experts_on_disk(
         try:
             return open_store(path, layout)
         except StoreDamaged as error:
-            telemetry.notice("expert-store", f"{str(error).splitlines()[0]} It is made anew.")
+            reason = str(error).splitlines()[0]
+            telemetry.notice("expert-store", f"{reason} It is made anew: {path}.")
     try:
         _check_room(path, layout.num_bytes)
         telemetry.notice(
