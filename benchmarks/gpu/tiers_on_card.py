@@ -4,11 +4,15 @@
     python benchmarks/gpu/tiers_on_card.py equal [--geometry coder] [--mix iq3_s] [--layers 4]
     python benchmarks/gpu/tiers_on_card.py speed [--layers 48] [--vram 12288] [--shares 0,0.3]
         [--policies ema,lru] [--tokens 300] [--prompts 2048] [--with-resident] [--profile]
+    python benchmarks/gpu/tiers_on_card.py prompts [--prompts 16384] [--chunks 2048,4096,8192]
+        [--profile]
 
 ``hand_off``: one graph of 48 layers that ask for one tiny expert each. ``equal``: a model of few
 layers whose experts are all on the card against the same with a quarter of the slots, windows of
 1, 4 and 8 rows and a prompt. ``speed``: made-up routing of the real kind is put in the place of the
 router's choice, for a model without training routes evenly; slots are what ``--vram`` MiB leave.
+``prompts``: tokens a second of a prompt read in chunks of these sizes, with experts copied ahead of
+the layers, and with each step's copied when it comes; slots as for the first chunk.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from pathlib import Path
 import compile_ahead
 import numpy as np
 import torch
+from compile_ahead import numbers
 from synthetic_index import SyntheticIndex
 from triton_cache import add_options, carried
 
@@ -128,14 +133,15 @@ def equal(args) -> None:
     rng = np.random.default_rng(2)
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
-        compiling = compile_ahead.start(args, rows="1,2,4,8", contexts="130", prompts="130",
+        compiling = compile_ahead.start(args, rows="1,2,4,8", contexts="514", prompts="514",
                                         has_tiers=True)  # fmt: skip
         vocab = index.spec.vocab_size
-        prompt = rng.integers(0, vocab, 130).astype(np.int32)
+        # Two chunks with rows enough for experts to be copied ahead, and a window.
+        prompt, args.chunk = rng.integers(0, vocab, 514).astype(np.int32), 256
         windows = [rng.integers(0, vocab, n).astype(np.int32) for n in (1, 4, 8, 1, 8, 2, 1, 1)]
 
         def logits_of(model) -> list[np.ndarray]:
-            session = model.new_session(512)
+            session = model.new_session(1024)
             found = [session.prefill(prompt)[None]]
             for window in windows:
                 found.append(session.decode(window))
@@ -228,31 +234,84 @@ def read_prompt(session, length: int) -> float:
     return length / seconds[-1]
 
 
+def slots_left(args, index, chunk: int) -> int:
+    """Slots a layer that ``--vram`` MiB leave."""
+    spec = index.spec
+    plan = plan_memory(index, spec, Wishes(capacity_of(args), "f16", chunk))
+    routed = plan.weights["routed experts"]
+    dense = sum(plan.weights.values()) - routed + sum(plan.session.values())
+    room = args.vram * MiB - DRIVER_BYTES - dense - 512 * MiB
+    num = max(1, min(spec.num_experts, int(room / (routed / spec.num_experts))))
+    print(f"{torch.cuda.get_device_name()}; {args.geometry} {args.mix}, {spec.num_layers} "
+          f"layers: experts {routed / 1e9:.2f} GB, the rest {dense / 1e9:.2f} GB; {args.vram} "
+          f"MiB leave {num} of {spec.num_experts} slots a layer", flush=True)  # fmt: skip
+    return num
+
+
+def capacity_of(args) -> int:
+    return max([args.tokens, *numbers(args.prompts)]) + 64
+
+
+def prompts(args) -> None:
+    """Tokens a second of prompts, by chunk and by how experts come."""
+    geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
+    chunks = numbers(args.chunks)
+    with tempfile.TemporaryDirectory() as folder:
+        index = SyntheticIndex(geometry, args.mix, Path(folder))
+        compiling = compile_ahead.start(args, contexts="64", prompts=args.prompts, has_tiers=True)
+        args.chunk = chunks[0]
+        model = tiered(index, slots_left(args, index, chunks[0]), args)
+        compiling.wait()
+        ahead = model.experts.layers[0].ahead
+        for chunk in chunks:
+            model._chunk = chunk
+            for is_ahead in (True, False):
+                for tier in model.experts.layers:
+                    tier.ahead = ahead if is_ahead else None
+                session = model.new_session(capacity_of(args))
+                for length in numbers(args.prompts):
+                    rate = read_prompt(session, length)
+                    print(f"chunks of {chunk}, experts {'ahead' if is_ahead else 'in turn'}: prompt"
+                          f" of {length}: {rate:.0f} tokens/s", flush=True)  # fmt: skip
+                if args.profile and is_ahead:
+                    show_prompt(session, chunk)
+                del session
+                torch.cuda.empty_cache()
+        model.close()
+
+
+def show_prompt(session, chunk: int) -> None:
+    """The kernels and copies of one chunk, and its time."""
+    tokens = np.random.default_rng(6).integers(0, session._spec.vocab_size, chunk)
+
+    def run() -> None:
+        session.reset()
+        session.prefill(tokens.astype(np.int32))
+
+    begin = time.perf_counter()
+    run()
+    print(f"    one chunk: {1e3 * (time.perf_counter() - begin):.1f} ms", flush=True)
+    for item in kernel_times(run, 1)[:16]:
+        print(f"    {item.name[:40]:40} {item.calls:6.0f} {item.seconds * 1e6:9.1f} us")
+
+
 def speed(args) -> None:
     """Tokens a second of decoding and of prompts."""
     geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
-    prompts = [int(n) for n in args.prompts.split(",") if n]
-    capacity = max([args.tokens, *prompts]) + 64
+    lengths, capacity = numbers(args.prompts), capacity_of(args)
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
         spec = index.spec
         compiling = compile_ahead.start(args, rows="1", contexts=str(args.tokens),
                                         prompts=args.prompts, has_tiers=True)  # fmt: skip
-        plan = plan_memory(index, spec, Wishes(capacity, "f16", args.chunk))
-        routed = plan.weights["routed experts"]
-        dense = sum(plan.weights.values()) - routed + sum(plan.session.values())
-        room = args.vram * MiB - DRIVER_BYTES - dense - 512 * MiB
-        num = max(1, min(spec.num_experts, int(room / (routed / spec.num_experts))))
-        print(f"{torch.cuda.get_device_name()}; {args.geometry} {args.mix}, {spec.num_layers} "
-              f"layers: experts {routed / 1e9:.2f} GB, the rest {dense / 1e9:.2f} GB; {args.vram} "
-              f"MiB leave {num} of {spec.num_experts} slots a layer", flush=True)  # fmt: skip
+        num = slots_left(args, index, args.chunk)
         if args.with_resident:
             model = GpuModel(index, spec, DEVICE, direct_io=False, chunk_tokens=args.chunk)
             session = model.new_session(capacity)
             compiling.wait()
             ms, _ = decode(session, 80, None)
             print(f"all resident: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s", flush=True)
-            for length in prompts:
+            for length in lengths:
                 print(f"  prompt of {length}: {read_prompt(session, length):.0f} tokens/s")
             model.close()
             del session, model
@@ -279,7 +338,7 @@ def speed(args) -> None:
                 )
                 if args.profile:
                     show(session, model)
-                for length in prompts if share == 0 else []:
+                for length in lengths if share == 0 else []:
                     print(f"  prompt of {length}: {read_prompt(session, length):.0f} tokens/s",
                           flush=True)  # fmt: skip
                 del session
@@ -300,7 +359,7 @@ def show(session, model) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("hand_off", "equal", "speed"))
+    parser.add_argument("what", choices=("hand_off", "equal", "speed", "prompts"))
     parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
     parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
     parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
@@ -313,13 +372,17 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--prompts", default="")
     parser.add_argument("--chunk", type=int, default=2048)
+    parser.add_argument("--chunks", default="2048,8192", help="of prompts, the first for the plan")
     parser.add_argument("--with-resident", action="store_true")
     parser.add_argument("--profile", action="store_true")
     add_options(parser)
     args = parser.parse_args()
-    args.layers = args.layers or {"equal": 4, "speed": 48, "hand_off": 48}[args.what]
+    args.layers = args.layers or (4 if args.what == "equal" else 48)
+    if args.what == "prompts":
+        args.prompts, args.tokens = args.prompts or "16384", 64
+    tests = {"hand_off": hand_off, "equal": equal, "speed": speed, "prompts": prompts}
     with carried(args):
-        {"hand_off": hand_off, "equal": equal, "speed": speed}[args.what](args)
+        tests[args.what](args)
 
 
 if __name__ == "__main__":
