@@ -169,7 +169,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
     ),
     "addresses": closed(
-        {"ip": {"type": "string", "format": "ipv4"}, "mail": {"type": "string", "format": "email"}}
+        {
+            "ip": {"type": "string", "format": "ipv4"},
+            "mail": {"type": "string", "format": "email", "maxLength": 30},
+        }
     ),
     "false member": {
         "type": "object",
