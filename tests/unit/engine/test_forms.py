@@ -14,14 +14,19 @@ import pytest
 from tests.form_schemas import PERSON, SCHEMAS, check
 
 from strata import Engine, FinishReason, SamplingParams
+from strata.engine.sampler import sample
 from strata.errors import RequestError
 from strata.formats.convert_types import TypePlan
 from strata.formats.synth import GEOMETRIES, synthesize
 from strata.text.form import Form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import numpy as np
+
+    from strata.engine.session import Session
 
 SAMPLED = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, max_tokens=1500)
 # An untrained model seldom ends a text by itself; where one may be of any length, it is helped.
@@ -58,6 +63,53 @@ def test_every_answer_is_what_the_schema_allows(engine, drafting, name):
         check(answer.text, SCHEMAS[name])
         same = drafting.generate("abc", sampling, form=form).complete()
         assert (same.text, same.token_ids) == (answer.text, answer.token_ids)
+
+
+class HostPicker:
+    """Picks as a card does, masks and all, from the session's own logits."""
+
+    def __init__(self, session: Session, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self._session = session
+        self._tokens: list[int] = []
+        self._options = SAMPLED
+        self.num_masks = 0
+
+    def begin(self, options: SamplingParams, tokens: Sequence[int]) -> None:
+        self._options, self._tokens = options, list(tokens)
+
+    def decode(self, window: np.ndarray, masks: Sequence[np.ndarray | None] | None) -> list[int]:
+        logits = self._session.decode(window)
+        start = self._session.position
+        picked = []
+        for row, token in enumerate(window.tolist()):
+            self._tokens[start + row :] = [token]
+            mask = None if masks is None else masks[row]
+            self.num_masks += mask is not None
+            try:
+                found = sample(logits[row], self._options, self._tokens, start + row + 1, mask).id
+            except RequestError:
+                found = -1
+            picked.append(found)
+        return picked
+
+
+@pytest.mark.parametrize(
+    "name", ["nested", "unicode enum", "tree", "anyOf", "lengths", "addresses"]
+)
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_device_that_picks_gives_the_same_text(tiny, engine, monkeypatch, name, draft_tokens):
+    """Masks are asked for along drafts, and taken back with those that are not kept."""
+    form = Form.json_schema(SCHEMAS[name])
+    sampling = dataclasses.replace(SAMPLED, seed=11)
+    plain = engine.generate("abc<think>\n", sampling, form=form, form_after="</think>").complete()
+    with Engine.open(tiny, context_len=1600, threads=1, draft_tokens=draft_tokens) as other:
+        session = other._turn.conversation._session
+        picker = HostPicker(session, other.spec.vocab_size)
+        monkeypatch.setattr(type(session), "picker", picker)
+        answer = other.generate("abc<think>\n", sampling, form=form, form_after="</think>")
+        assert answer.complete().text == plain.text
+        assert picker.num_masks > 10
 
 
 def test_windows_had_drafts_that_were_kept(drafting):
