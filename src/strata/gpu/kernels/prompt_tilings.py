@@ -7,6 +7,7 @@ somebody asks for another.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from strata.gpu.kernels.expand import SINGLE
@@ -100,13 +101,19 @@ def warp_options(
         or max(x.num_rows, first.num_rows) * first.inner >= 1 << 31
     ):
         return None
+    return dict(_options(tiling, len(matrices), first.num_minima, blocks))
+
+
+@cache
+def _options(tiling: WarpTiling, num_matrices: int, num_minima: int, blocks: int) -> dict[str, int]:
+    """Kept, for a launch asks thousands of times a prompt."""
     step, tokens, rows = tiling.step, tiling.tile_tokens, tiling.tile_rows
     while blocks % step != 0 or (
-        4 * stage_words(tokens, rows, step, tiling.stages, first.num_minima) > _SHARED_BYTES
+        4 * stage_words(tokens, rows, step, tiling.stages, num_minima) > _SHARED_BYTES
     ):
         step //= 2
     options = {
-        "MINIMA": first.num_minima, "M": tiling.m, "N": tiling.n // len(matrices),
+        "MINIMA": num_minima, "M": tiling.m, "N": tiling.n // num_matrices,
         "TOKEN_WARPS": tiling.token_warps, "ROW_WARPS": tiling.row_warps, "STEP": step,
         "STAGES": tiling.stages, "num_warps": tiling.token_warps * tiling.row_warps,
     }  # fmt: skip
