@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from strata.server import protocol
@@ -129,6 +131,23 @@ def test_a_record_holds_no_text():
     with log.watch(protocol.Submit(1, b"\1\2\3\4", {"stop": ["secret"]})):
         log.see(protocol.Tokens(1, "secret", (1,)))
     assert "secret" not in repr(log.ended())
+
+
+def test_a_line_for_the_log(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "strata.requests")
+    log = RequestsLog()
+    with log.watch(submit(7)):
+        log.see(protocol.Ended(7, "length", COSTS))
+    line = (
+        r"request 7: length, 10 prompt tokens \(4 reused\), 5 written, 2\.0 tokens/s, "
+        r"expert cache 75\.0% hit, \d\.\d\d s"
+    )
+    assert re.fullmatch(line, caplog.messages[0])
+    with log.watch(submit(8)):
+        pass
+    assert re.fullmatch(
+        r"request 8: stopped, 10 prompt tokens, 0 written, 0\.00 s", caplog.messages[1]
+    )
 
 
 def test_tiers_are_parts_of_a_whole():

@@ -47,6 +47,9 @@ def command(
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Requests under way or waiting; more are refused.")
     ] = 64,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="A line on stderr for each request; no texts.")
+    ] = False,
     fit_max_tokens: Annotated[
         bool, typer.Option("--fit-max-tokens", help="Shorten answers to the context's room.")
     ] = False,
@@ -86,6 +89,8 @@ def command(
         limits=Limits(max_open=max_waiting),
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    if log_requests:
+        logging.getLogger("strata.requests").setLevel(logging.INFO)
     with notices_on_stderr():
         serve(
             settings,

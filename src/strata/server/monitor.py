@@ -118,6 +118,7 @@ class Monitor:
                 "drafts_accepted": totals.drafts_accepted,
             },
             "tiers": tiers_of(totals.experts),
+            "experts": totals.experts,
             "conversations": {} if told is None else told.conversations,
             "host": dataclasses.asdict(self._host_reading),
             "gpu": dataclasses.asdict(as_one(self._card_readings)),

@@ -8,6 +8,7 @@ thread may read the counts.
 from __future__ import annotations
 
 import bisect
+import logging
 import time
 from collections import deque
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from strata.server.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+LOGGER: Final = logging.getLogger("strata.requests")
 
 MAX_KEPT: Final = 500
 # Tokens a second are told of the last of these.
@@ -77,6 +80,21 @@ class Record:
             end_s = self.ended_s or time.monotonic()
             num_after, span_s = self.num_written - 1, end_s - (self.first_token_s or end_s)
         return num_after / span_s if num_after > 0 and span_s > 0 else None
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        costs, rate = self.costs, self.tokens_per_s
+        reused = f" ({costs.reused_tokens} reused)" if costs is not None else ""
+        parts = [
+            f"request {self.request_id}: {self.outcome or self.phase}",
+            f"{self.num_prompt} prompt tokens{reused}",
+            f"{self.num_written} written",
+        ]
+        if rate is not None:
+            parts.append(f"{rate:.1f} tokens/s")
+        if costs is not None and (lookups := costs.experts.get("lookups", 0)):
+            parts.append(f"expert cache {100 * costs.experts['hits'] / lookups:.1f}% hit")
+        return ", ".join([*parts, f"{self.duration_s:.2f} s"])
 
 
 @dataclass(slots=True)
@@ -224,3 +242,4 @@ class RequestsLog:
         if record.first_token_s is not None:
             self.totals.first_token_s.add(record.first_token_s - record.began_s)
         self._ended.append(record)
+        LOGGER.info("%s", record)

@@ -28,6 +28,8 @@ function ask(wasWrong) {
   },
   el("h2", { id: "key-title", text: "This server asks for a key" }),
   el("p", { text: wasWrong ? "The key was not right. It is the one the server was started with." : "It is the one the server was started with: strata serve --api-key." }),
+  // Who keeps keys wants a name beside each.
+  el("input", { type: "text", autocomplete: "username", value: "strata", hidden: true }),
   el("label", { for: "key-field", text: "Key" }), field,
   el("label", { class: "check" }, keep, el("span", { text: "Keep it in this browser" })),
   el("div", { class: "row end" },

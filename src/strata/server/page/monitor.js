@@ -60,7 +60,7 @@ function draw(told) {
     section("Graphics card", told.gpu.name ?? "none is read", cardTiles(told)),
     section("Machine", told.machine.cpu_name ?? told.machine.system, machineTiles(told)),
     section("Model in memory", bytes(sumOf(told.engine.memory_bytes)), memoryCard(told.engine.memory_bytes)),
-    section("Conversations", conversationsNote(told.conversations), conversationTiles(told.conversations)),
+    section("Conversations", conversationsNote(told.conversations), conversationTiles(told)),
     section("Requests", totalsLine(told.totals), requestTable(told)));
   const again = box.querySelector(".table-scroll");
   if (again) again.scrollLeft = left;
@@ -86,7 +86,9 @@ function speedCard(told) {
       fact("Prompt", read ? `${rate((read.prompt_tokens - (read.reused_tokens ?? 0)) / read.prompt_s)} tok/s` : DASH),
       fact("First token", duration(told.requests.find((request) => request.first_token_s !== null)?.first_token_s)),
       fact("Waiting", count(told.live.waiting)),
-      fact("Up", duration(told.engine.uptime_s))));
+      told.totals.drafts_proposed > 0
+        ? fact("Drafts kept", share(told.totals.drafts_accepted / told.totals.drafts_proposed))
+        : fact("Up", duration(told.engine.uptime_s))));
 }
 
 function fact(name, value) {
@@ -112,7 +114,14 @@ function tiersCard(told) {
     el("header", {}, el("span", { class: "label", text: "Where experts were found" }),
       el("span", { class: "note", text: rates.length > 0 ? `${share(rates.at(-1), 1)} hits now` : "" })),
     rows,
-    el("p", { class: "help", text: total > 0 ? "Since the engine began. A hit costs no copy and no work of the processor." : "Counted where a card holds a part of the experts." }));
+    el("p", { class: "help", text: total > 0 ? missesLine(told.experts) : "Counted where a card holds a part of the experts." }));
+}
+
+/** What was done about experts that were not in VRAM. */
+function missesLine({ computed, copied }) {
+  const misses = (computed ?? 0) + (copied ?? 0);
+  if (misses === 0) return "Experts looked up while writing, since the server began.";
+  return `Of the misses ${share(computed / misses)} were computed by the processor, ${share(copied / misses)} copied to the card.`;
 }
 
 function tile(label, value, detail, values, { highest = null, part, heat } = {}) {
@@ -179,9 +188,11 @@ function conversationsNote(kept) {
   return continued > 0 ? `${count(continued)} continued without reading them again` : "kept so that they need not be read again";
 }
 
-function conversationTiles(kept) {
+function conversationTiles({ conversations: kept, engine, requests }) {
+  const last = requests.find((request) => request.outcome !== "refused");
   const value = (name) => count(kept[name] ?? null);
   return el("div", { class: "tiles plain" },
+    plainTile("Context in use", count(last ? last.prompt_tokens + last.output_tokens : null), engine.context_len ? `of ${count(engine.context_len)}` : null),
     plainTile("Continued, live", value("from_live")),
     plainTile("From memory", value("from_parked"), kept.parked === undefined ? null : `${count(kept.parked)} parked, ${bytes(kept.parked_bytes)}`),
     plainTile("From disk", value("from_disk"), kept.files_bytes === undefined ? null : `${bytes(kept.files_bytes)} kept`),
