@@ -7,14 +7,16 @@ import typer
 from rich.console import Console
 
 from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, read_stdin, say
+from strata.cli.forms import Grammar, JsonSchema, form_of
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.cli.spoken import Spoken
-from strata.cli.stats import print_stats
+from strata.cli.stats import compare, print_stats
 from strata.engine.engine import Engine
 from strata.engine.request import Completion, Timings, TokenEvent
 from strata.engine.sampler import SamplingParams
 from strata.errors import EngineStopped, RequestError
 from strata.settings import Settings
+from strata.text.thoughts import THINK_END
 
 Thinking = Annotated[
     bool | None,
@@ -48,6 +50,8 @@ def command(
         bool, typer.Option("--ignore-eos", help="Go on after an end token.")
     ] = False,
     thinking: Thinking = None,
+    json_schema: JsonSchema = None,
+    grammar: Grammar = None,
     stats: Annotated[
         bool, typer.Option("--stats", help="Say afterwards where experts were found.")
     ] = False,
@@ -65,6 +69,7 @@ def command(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
+    form = form_of(json_schema, grammar)
     with notices_on_stderr(), Bar("loading") as loading, Bar("reading the prompt") as reading:
         engine = Engine.from_settings(settings, on_progress=loading)
         with engine:
@@ -72,14 +77,18 @@ def command(
             if not raw and not is_chat:
                 say("note: this model has no chat template; the text is continued as it stands.")
             if is_chat:
+                if form is not None and engine.has_thinking:
+                    thinking = bool(thinking)  # the form has to know where it begins
                 generation = engine.chat(
                     [{"role": "user", "content": text}],
                     sampling,
+                    form=form,
+                    form_after=THINK_END if form is not None and thinking else "",
                     on_progress=reading,
                     **thinking_values(engine, thinking),
                 )
             else:
-                generation = engine.generate(text, sampling, on_progress=reading)
+                generation = engine.generate(text, sampling, form=form, on_progress=reading)
             answer = Answer(generation)
             is_thinking = is_chat and bool(thinking)
             spoken = Spoken(is_thinking=is_thinking, is_silent=as_json)
@@ -94,15 +103,17 @@ def command(
                 answer.cancel()
                 raise
             rates = engine.tier_rates() if stats else None
+            foretold = engine.foretold(completion.timings.generated_tokens) if stats else None
     if as_json:
         typer.echo(json.dumps(_as_dict(completion, spoken), ensure_ascii=False))
     else:
         typer.echo()
         say(describe(completion.timings))
     if stats:
-        print_stats(
-            Console(stderr=True, highlight=False, soft_wrap=True), completion.timings.experts, rates
-        )
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        print_stats(console, completion.timings.experts, rates)
+        if foretold is not None:
+            console.print(compare(foretold, completion.timings))
 
 
 def thinking_values(engine: Engine, is_on: bool | None) -> dict[str, bool]:  # noqa: FBT001

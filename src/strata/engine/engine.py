@@ -193,6 +193,8 @@ class Engine:
         messages: Sequence[Message],
         sampling: SamplingParams | None = None,
         *,
+        form: Form | None = None,
+        form_after: str = "",
         on_progress: OnProgress | None = None,
         **template_values: object,
     ) -> Generation:
@@ -201,7 +203,9 @@ class Engine:
         ``template_values`` reach the chat template by name (``enable_thinking`` and such).
         """
         token_ids = self._parts.text.encode_chat(messages, template_values)
-        return self.generate(token_ids, sampling, on_progress=on_progress)
+        return self.generate(
+            token_ids, sampling, form=form, form_after=form_after, on_progress=on_progress
+        )
 
     def prepare_forms(self) -> None:
         """Makes now what the first answer of a required form would make; nothing without words."""
