@@ -119,12 +119,12 @@ class Conversation:
         found = self._elsewhere(prompt, num_here)
         if found is not None:
             self._leave()
-            self._enter(*found, prompt)
+            self._enter(*found)
         elif num_here == 0:
             self._leave()
             self.reset()
         elif earlier is not None and earlier.position > num_end:
-            self._rewind(earlier, num_common)
+            self._rewind(earlier)
             self.counts.count_live()
         else:
             self.counts.count_live()
@@ -217,20 +217,16 @@ class Conversation:
             self._files.refuse(saved.key, "its states do not fit this session")
         return best
 
-    def _rewind(self, checkpoint: Checkpoint, num_common: int) -> None:
+    def _rewind(self, checkpoint: Checkpoint) -> None:
         """Goes back to a state of the live conversation; what followed is parked if it is much."""
-        live = self._live
-        if live.checkpoints[-1].position - num_common >= self._keeping.worth_tokens:
+        if self._is_worth_keeping(self._live.checkpoints, checkpoint):
             self._park()
-            live.key = new_key()
+            self._live.key = new_key()
         self._mount(checkpoint)
 
-    def _enter(self, history: History, checkpoint: Checkpoint, prompt: Tokens) -> None:
+    def _enter(self, history: History, checkpoint: Checkpoint) -> None:
         """Makes a parked conversation the live one, or one that begins like it."""
-        is_other = (
-            len(history.tokens) - common_prefix(history.tokens, prompt)
-            >= self._keeping.worth_tokens
-        )
+        is_other = self._is_worth_keeping(history.checkpoints, checkpoint)
         is_parked = any(item is history for item in self._parked)
         if is_parked:
             self.counts.count_parked()
@@ -244,6 +240,15 @@ class Conversation:
             pages=self._pages.load(history, checkpoint.position),
         )
         self._mount(checkpoint)
+
+    def _is_worth_keeping(self, states: list[Checkpoint], checkpoint: Checkpoint) -> bool:
+        """Whether much was read between a state and those after it.
+
+        An answer is not: whoever goes back before it, to ask again, will not return to it.
+        """
+        lasts = [item.position for item in states if item.kind is not PointKind.END]
+        num_lost = max(lasts, default=0) - checkpoint.position
+        return num_lost >= self._keeping.worth_tokens
 
     def _mount(self, checkpoint: Checkpoint) -> None:
         """Puts the session at a state of the live conversation, whose cells it has."""

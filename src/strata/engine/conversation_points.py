@@ -78,8 +78,9 @@ def points_of(prompt: Tokens, start: int, grid: int, keeping: Keeping) -> dict[i
 def least_needed(kinds: Sequence[PointKind], stamps: Sequence[int], most: int) -> int | None:
     """Which kept state goes, None while they are not too many.
 
-    An end that has been passed goes first; then the one not used for longest, but never the first
-    one, from which everything else can be read again, unless it is the only one allowed.
+    An end that has been passed goes first; then the one not used for longest. One is never let go
+    unless it is the only one allowed: the root, or else the first, from which everything after it
+    can be read again.
 
     Args:
         kinds: of the states of one conversation, ascending by position.
@@ -92,5 +93,6 @@ def least_needed(kinds: Sequence[PointKind], stamps: Sequence[int], most: int) -
     passed = [place for place in range(num - 1) if kinds[place] is PointKind.END]
     if passed:
         return passed[0]
-    first = 1 if most >= 2 else 0
-    return min(range(first, num), key=lambda place: stamps[place])
+    pinned = kinds.index(PointKind.ROOT) if PointKind.ROOT in kinds else 0
+    free = [place for place in range(num) if place != pinned or most < 2]
+    return min(free, key=lambda place: stamps[place])
