@@ -159,3 +159,22 @@ def test_more_moves_than_staging_slots_without_locked_memory(make) -> None:
 def test_options_are_refused_before_anything_is_packed(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError):
         expert_cache.CacheOptions(**wrong)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_fewer_slots_and_more_again_between_windows(make, *, is_shared: bool) -> None:
+    cache = make(shared_slots(LAYERS, EXPERTS, 8) if is_shared else per_layer(4), policy="lru")
+    assert all(cache._is_whole)
+    assert not any(tier.is_needed for tier in cache.layers)
+    for seed, num_open in enumerate((3, 2, 8, 5, 8)):
+        cache.limit_slots(num_open)
+        windows(cache, 6, seed)
+        assert cache.limit.num_open == (num_open if is_shared else num_open // 2 * 2)
+        assert all(tier.is_needed for tier in cache.layers) == (num_open < 8)
+        # What a slot that is closed holds is of no use to anybody.
+        closed = sorted(set(range(8)) - set(np.concatenate(cache.residency.layout.pools).tolist()))
+        for slot in closed:
+            layer = 0 if is_shared else slot // 4
+            cache.layers[layer].slots.blobs[slot - cache.residency.layout.first_slot(layer)] = 255
+    assert num_found(cache) == 8
+    assert_told_truly(cache)

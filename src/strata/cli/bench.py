@@ -19,7 +19,7 @@ from strata.cli.bench_files import write_report
 from strata.cli.bench_wanted import Plan, Wanted, sizes_of
 from strata.cli.console import Bar, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
-from strata.cli.stats import print_stats
+from strata.cli.stats import stats_parts
 from strata.engine.accounting import TokenBytes, token_bytes
 from strata.engine.bench import (
     Measurement,
@@ -181,7 +181,8 @@ def _bench_card(
     counts = None if parts.tiers is None else parts.tiers.tier_counts()
     rates = None if parts.tiers is None else parts.tiers.tier_rates()
     if counts is not None:
-        print_stats(console, counts, rates)
+        for part in stats_parts(counts, rates):
+            console.print(part)
     if wanted.rates is not None:
         _write_rates(wanted.rates, rates)
     return {

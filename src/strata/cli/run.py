@@ -10,7 +10,7 @@ from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, read_s
 from strata.cli.forms import Grammar, JsonSchema, form_of
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.cli.spoken import Spoken
-from strata.cli.stats import compare, print_stats
+from strata.cli.stats import stats_of
 from strata.engine.engine import Engine
 from strata.engine.request import Completion, Timings, TokenEvent
 from strata.engine.sampler import SamplingParams
@@ -102,18 +102,14 @@ def command(
             except BrokenPipeError:
                 answer.cancel()
                 raise
-            rates = engine.tier_rates() if stats else None
-            foretold = engine.foretold(completion.timings.generated_tokens) if stats else None
+            told = stats_of(engine, completion.timings) if stats else []
     if as_json:
         typer.echo(json.dumps(_as_dict(completion, spoken), ensure_ascii=False))
     else:
         typer.echo()
         say(describe(completion.timings))
-    if stats:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        print_stats(console, completion.timings.experts, rates)
-        if foretold is not None:
-            console.print(compare(foretold, completion.timings))
+    for part in told:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(part)
 
 
 def thinking_values(engine: Engine, is_on: bool | None) -> dict[str, bool]:  # noqa: FBT001

@@ -9,32 +9,54 @@ from rich.table import Table
 from strata.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from strata.engine.engine import Engine
+    from strata.engine.request import Timings
     from strata.tiers.counters import TierCounts
+    from strata.tiers.forecast import Forecast
     from strata.tiers.rates import TierRates
 
 
-def print_stats(console: Console, counts: TierCounts | None, rates: TierRates | None) -> None:
-    """Everything; says so where there is nothing to tell."""
+def stats_of(engine: Engine, timings: Timings) -> list[str | Table]:
+    """What a request asked for, and what was foretold of it."""
+    parts = stats_parts(timings.experts, engine.tier_rates())
+    foretold = engine.foretold(timings.generated_tokens)
+    if foretold is not None:
+        parts.append(compare(foretold, timings))
+    return parts
+
+
+def stats_parts(counts: TierCounts | None, rates: TierRates | None) -> list[str | Table]:
+    """Lines and tables; one line where there is nothing to tell."""
     if counts is None:
-        console.print("experts: all of them in one place; nothing to count.")
-        return
+        return ["experts: all of them in one place; nothing to count."]
     lookups, hit_rate = counts.total("lookups"), counts.hit_rate
     hits = "none" if hit_rate is None else f"{100 * hit_rate:.1f} %"
-    console.print(
-        f"experts: {hits} of {lookups} looked up by {counts.windows} windows were in slots"
-    )
-    console.print(_place_table(counts))
+    parts: list[str | Table] = [
+        f"experts: {hits} of {lookups} looked up by {counts.windows} windows were in slots",
+        _place_table(counts),
+    ]
     if counts.windows and counts.total("answers"):
         wait_ms = counts.total("wait_ns") / 1e6 / counts.windows
         answer_ms = counts.total("answer_ns") / 1e6 / counts.windows
-        console.print(
+        parts.append(
             f"a window waited {wait_ms:.2f} ms for the processor, which computed {answer_ms:.2f} ms"
         )
     if rates is not None:
-        console.print(describe_rates(rates))
-    console.print(_layer_table(counts))
+        parts.append(describe_rates(rates))
+    return [*parts, _layer_table(counts)]
+
+
+def compare(foretold: Forecast, timings: Timings) -> str:
+    """What the planner expects of such a run beside what it was, in one line."""
+    found = timings.experts
+    hit_rate = None if found is None else found.hit_rate
+    hits = "-" if hit_rate is None else f"{100 * hit_rate:.1f} %"
+    speed = timings.decode_tokens_per_s
+    off = f" ({100 * (speed / foretold.tokens_per_s - 1):+.0f} %)" if speed else ""
+    return (
+        f"foretold for made-up routing: {100 * foretold.hit_rate:.1f} % in slots, "
+        f"{foretold.tokens_per_s:.1f} tokens/s; it was {hits}, {speed:.1f} tokens/s{off}"
+    )
 
 
 def describe_rates(rates: TierRates) -> str:

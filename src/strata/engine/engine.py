@@ -18,11 +18,13 @@ from strata.engine.conversation_build import open_conversation
 from strata.engine.form_allow import FormAllow
 from strata.engine.generation import Generation, Request, Turn
 from strata.engine.picks import Allow, picks_of
+from strata.engine.plan import foretell
 from strata.engine.request import DEFAULT_MAX_TOKENS, Completion, Message, Prompt
 from strata.engine.sampler import SamplingParams
 from strata.engine.step import Propose, drafts_of
 from strata.errors import ContextTooLong, RequestError
 from strata.settings import Settings
+from strata.units import MiB
 
 if TYPE_CHECKING:
     import os
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from strata.engine.session import OnProgress, Tokens
     from strata.model_spec import ModelSpec
     from strata.text.form import Form
+    from strata.tiers.forecast import Forecast
     from strata.tiers.rates import TierRates
 
 
@@ -119,11 +122,49 @@ class Engine:
         """
         self._turn.settle()
 
+    def set_vram_limit(self, mib: int | None) -> bool:
+        """Gives memory of the card back, or takes it again, while the model stays loaded.
+
+        Only slots for experts come and go; texts stay the same. Any thread may ask.
+
+        Args:
+            mib: most memory taken on the card; None for what was planned at the start.
+
+        Returns:
+            Whether it is done. Else a request is under way, whose next window does it.
+
+        Raises:
+            RequestError: this model has no experts outside the card.
+            PlanError: it is less than what is not slots takes.
+            DeviceError: the card refuses; everything is as it was.
+        """
+        self._turn.check_alive()
+        tiers = self._parts.tiers
+        if tiers is None:
+            raise RequestError(
+                "this model has no experts that could leave the card.\n"
+                "  Try: open it with --device cuda and --expert-cache."
+            )
+        tiers.limit_bytes(None if mib is None else mib * MiB)
+        return self._turn.when_idle(tiers.carry_out_limit)
+
     def tier_rates(self) -> TierRates | None:
         """What experts cost in each place, as learned; None where all are in one place, or nothing
         is known yet."""
         tiers = self._parts.tiers
         return None if tiers is None else tiers.tier_rates()
+
+    def foretold(self, num_tokens: int) -> Forecast | None:
+        """What the planner expects of so many tokens from a cold start, with costs as learned here;
+        None where ``tier_rates`` is. Takes about a second."""
+        tiers, rates = self._parts.tiers, self.tier_rates()
+        if tiers is None or rates is None:
+            return None
+        settings = self.settings
+        return foretell(
+            tiers.places(), self.spec.top_k, rates, num_tokens, share=settings.pcie_frac,
+            policy=settings.expert_policy,
+        )  # fmt: skip
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, as ``generate`` would read it."""

@@ -116,6 +116,16 @@ class Turn:
             finally:
                 self._lock.release()
 
+    def when_idle(self, action: Callable[[], None]) -> bool:
+        """Does something if no request is under way; whether it did."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            action()
+        finally:
+            self._lock.release()
+        return True
+
     def stop(self, cause: BaseException) -> None:
         """Marks the engine dead because of ``cause``."""
         self._cause = cause

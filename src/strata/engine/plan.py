@@ -166,6 +166,26 @@ def plan_model(
     return _Planner(entries, spec, machine, wishes, trace, profile).report()
 
 
+def foretell(
+    places: Places,
+    top_k: int,
+    rates: TierRates,
+    num_tokens: int,
+    *,
+    share: float | None,
+    policy: str,
+) -> Forecast:
+    """What made-up routing makes of so many tokens from a cold start, with these costs."""
+    layers = min(_TRACE_LAYERS, places.num_layers)
+    num_tokens = min(max(2, num_tokens), _TRACE_TOKENS)
+    trace = synthetic_trace(SyntheticText(layers, places.num_experts, top_k, num_tokens))
+    (demand,) = demands(
+        trace, replace(places, is_per_layer=True), ((0, None),), policy=policy,
+        max_admissions=ADMISSIONS,
+    )  # fmt: skip
+    return forecast(demand, places.num_layers, rates.expert_bytes, rates, share)
+
+
 class _Planner:
     """One plan; arguments are those of ``plan_model``."""
 

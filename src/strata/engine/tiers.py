@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from strata.tiers.counters import TierCounts
     from strata.tiers.expert_profile import ExpertProfile
+    from strata.tiers.forecast import Places
     from strata.tiers.rates import TierRates
 
 # A server that is killed loses what was learned since.
@@ -32,8 +33,27 @@ class ExpertTiers(Protocol):
     def tier_rates(self) -> TierRates | None:
         """What experts cost in each place, as learned; None before anything was."""
 
+    def places(self) -> Places:
+        """How many experts have room in each place now."""
+
     def learned(self) -> ExpertProfile:
         """What is known of the experts now, for the next run."""
+
+    def limit_bytes(self, num_bytes: int | None, /) -> None:
+        """Most memory of the card from now on; None for what was planned at the start. Any thread.
+
+        Slots are closed or opened before the next window, or by ``carry_out_limit``.
+
+        Raises:
+            PlanError: it is less than what is not slots takes.
+        """
+
+    def carry_out_limit(self) -> None:
+        """Does it now. No window may be under way.
+
+        Raises:
+            DeviceError: the card refuses; slots are then as they were.
+        """
 
 
 class ProfileKeeper:

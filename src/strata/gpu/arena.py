@@ -54,6 +54,17 @@ class Arena:
         """Bytes handed out."""
         return self._used
 
+    def release(self, address: int, num_bytes: int) -> int:  # noqa: ARG002
+        """Gives bytes back, if that can be done here; how many."""
+        return 0
+
+    def restore(self, address: int, num_bytes: int) -> None:
+        """Takes again what was given back.
+
+        Raises:
+            DeviceError: the device has not got it; none of it is taken then.
+        """
+
     def take(self, shape: Shape) -> Tensor:
         """A zeroed tensor of its own."""
         dtype = _DTYPES[shape.dtype]

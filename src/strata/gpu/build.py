@@ -24,7 +24,7 @@ from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK
 from strata.gpu.slot_plan import ADMISSIONS, NUM_STAGES, SlotWishes, plan_card
 from strata.tiers.kept_profile import starting_profile
 from strata.tiers.policy_table import PolicyOptions
-from strata.units import MiB
+from strata.units import MiB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def load_model(
         host = make_host(slots, None if options.profile is None else options.profile.keys)
         if any(home.held is not None for home in host.layers):
             options = replace(options, limit_seconds=_FILE_LIMIT_SECONDS)
-    return GpuModel(
+    model = GpuModel(
         index,
         spec,
         device,
@@ -111,6 +111,23 @@ def load_model(
         slots=slots,
         cache_options=options,
         on_progress=on_progress,
+    )
+    if host is not None and model.experts is not None:
+        _tell_locked(model.experts.locked_bytes, host)
+    return model
+
+
+def _tell_locked(locked_bytes: int, host: ExpertHost) -> None:
+    """Says how many of the experts in memory the card reads where they are."""
+    kept = sum(home.num_held * home.blob_bytes for home in host.layers)
+    all_of = f"{format_bytes(kept)} of experts lie in memory"
+    if locked_bytes >= kept:
+        telemetry.notice("page-locked", f"{all_of}, page-locked: the card reads them there.")
+        return
+    telemetry.notice(
+        "page-locked",
+        f"{all_of}; the system lets {format_bytes(locked_bytes)} be page-locked, and the rest goes "
+        "to the card through a small buffer: prompts are slower. Try: ulimit -l unlimited",
     )
 
 

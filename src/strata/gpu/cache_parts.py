@@ -18,6 +18,7 @@ from strata.gpu.host_memory import HostMemory
 from strata.gpu.kernels.hand_off import HandOff
 from strata.gpu.layer_tier import LayerTier, Staging
 from strata.gpu.repack import make_repack
+from strata.gpu.slot_limit import PoolRoom, SlotLimit
 from strata.gpu.stream_plan import StreamShape
 from strata.session_rules import MAX_WINDOW_ROWS
 from strata.tiers.hand_off import FIELDS, MailboxLayout
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from strata.gpu.weights import ModelWeights
     from strata.model_spec import ModelSpec
     from strata.tiers.hand_off import ExpertHost
-    from strata.tiers.slots import SlotLayout
+    from strata.tiers.slots import Residency, SlotLayout
 
 
 @contextmanager
@@ -154,6 +155,21 @@ def expert_stream(
     shape = StreamShape(options.num_streamed, raw, packed)
     room = torch.zeros(shape.num_bytes, dtype=torch.uint8, device=table.on_card.device)
     return ExpertStream(layers, memory, table, shape, top_k, room)
+
+
+def slot_limit(residency: Residency, table: SlotTable, weights: ModelWeights) -> SlotLimit:
+    """How many of the weights' slots are open."""
+    rooms: dict[int, PoolRoom] = {}
+    for layer, pool in zip(weights.layers, residency.layout.pool_of_layer, strict=True):
+        blobs = layer.moe.experts.blobs
+        rooms.setdefault(pool, PoolRoom(blobs.data_ptr(), blobs.shape[1]))
+    ordered = [rooms[pool] for pool in range(len(residency.layout.pools))]
+
+    def settle() -> None:
+        if table.on_card.is_cuda:
+            torch.cuda.synchronize()
+
+    return SlotLimit(residency, table, weights.slots, ordered, settle)
 
 
 def slots_of_layers(slots: SlotLayout, weights: ModelWeights) -> list[ExpertSlots]:

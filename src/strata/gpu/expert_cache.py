@@ -8,12 +8,13 @@ Where bytes come from and who computes what is not in a slot is the other side's
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata import telemetry
 from strata.errors import DeviceError
 from strata.gpu.cache_options import LIMIT_SECONDS, CacheOptions
 from strata.gpu.cache_parts import (
@@ -22,8 +23,10 @@ from strata.gpu.cache_parts import (
     host_memory,
     layer_tiers,
     refusals_told,
+    slot_limit,
     slots_of_layers,
 )
+from strata.gpu.expert_faults import NO_ANSWER, no_experts
 from strata.gpu.expert_mover import ExpertMover, Move
 from strata.gpu.prompt_notes import PromptNotes
 from strata.gpu.slot_check import check_slots
@@ -71,6 +74,7 @@ class ExpertCache:
         residency: who is in which slot, or on the way there.
         layers: each layer's way to its experts.
         split: how misses are divided.
+        limit: how many slots are open.
 
     Raises:
         DeviceError: the card has not got the memory.
@@ -107,13 +111,16 @@ class ExpertCache:
         homes = [home.blob_bytes for home in host.layers]
         self._way_bytes = way_bytes(max(homes), options.num_stages, options.num_streamed)
         self._settled: tuple[Seen, int] | None = None
+        self._leaving: list[Move] = []
         self.split = Split(self._hand_off, self.layers, host.measured, is_card=is_card)
-        self._is_whole = self._whole_layers()
+        self._is_whole = [False] * spec.num_layers
         host.open(self._mailbox.address, self._mailbox.layout, self._mailbox.memory)
         reachable = np.array([tier.reachable for tier in self.layers]) != 0
         self._meter = WindowMeter(
             np.array(homes), np.array(self._is_whole), self.split, reachable, host.counts()
         )
+        self._wished_slots: deque[int] = deque(maxlen=1)
+        self.limit = slot_limit(self.residency, self._table, weights)
         profile = options.profile
         self.fill(None if profile is None else profile.keys)
         self.set_share(options.staged_share)
@@ -160,9 +167,16 @@ class ExpertCache:
         if self._notes.has_any:
             self._learn_prompt()
         self._receive()
+        if self._wished_slots:
+            try:
+                self.carry_out_limit()
+            except DeviceError as error:
+                # The window does not need it.
+                telemetry.notice("slots", str(error))
         if not self._mover.is_busy:
-            self._move(_MOVES_BESIDE)
+            self._set_out(_MOVES_BESIDE)
         self._table.send()
+        self._mover.mark()
         self.split.refresh()
         self._host.begin()
 
@@ -171,7 +185,11 @@ class ExpertCache:
         self._host.end()
 
     def work(self) -> None:
-        """Decides what the last window's experts mean for the slots; best while another runs."""
+        """Brings in whom slots wait for, then decides what the last window's experts mean for them.
+
+        Best while another window runs: both take the host's time.
+        """
+        self._depart()
         if self._settled is None:
             return
         seen, num_kept = self._settled
@@ -218,17 +236,26 @@ class ExpertCache:
             if not is_awaited:
                 return
         failure = self._host.take_failure()
-        if failure is not None and fault != 1:
+        if failure is not None and fault != NO_ANSWER:
             raise failure
-        limit = self._options.limit_seconds
-        is_late = fault == 1
-        what = f"gave no answer within {limit:g} s" if is_late else "refused"
-        todo = "ask again" if is_well else "start again"
-        more = "fewer --threads" if is_late else "--device cpu"
-        raise DeviceError(
-            f"the processor was asked for experts that are in no slot of the card, and {what} "
-            f"(request {number}).\n  Try: {todo}; if it comes back, {more}."
-        )
+        raise no_experts(fault, number, self._options.limit_seconds, is_well=is_well)
+
+    def limit_slots(self, num_slots: int) -> None:
+        """So many slots from the next window on, or from ``carry_out_limit``. Any thread."""
+        self._wished_slots.append(num_slots)
+
+    def carry_out_limit(self) -> None:
+        """Opens and closes slots now, if that is wished for. No window may be under way.
+
+        Raises:
+            DeviceError: the card refuses; slots are then as they were.
+        """
+        if not self._wished_slots:
+            return
+        self.work()
+        self._receive(is_waiting=True)
+        self.limit.change(self._wished_slots.pop(), self._policy.heat().reshape(-1))
+        self._look_at_layers()
 
     @property
     def locked_bytes(self) -> int:
@@ -299,20 +326,22 @@ class ExpertCache:
         return learned_profile(prior, self._policy.heat(), self.residency.resident_keys)
 
     def close(self) -> None:
-        """Ends the host's threads.
+        """Ends the host's threads and lets go of its memory. Nothing works afterwards.
 
         Raises:
             DeviceError: one does not end.
         """
+        host: ExpertHost | None = self.__dict__.pop("_host", None)
         try:
-            self._host.close()
+            if host is not None:
+                host.close()
         finally:
             self._memory.close()
 
     @property
     def _is_open(self) -> bool:
-        """Whether slots may change hands: while experts are on their way a policy only learns."""
-        return not self._mover.is_busy and not len(self._table.wanting())
+        """Whether slots may change hands: while many experts are on their way a policy only learns."""
+        return len(self._table.wanting()) < _MOVES_BESIDE
 
     def _learn_prompt(self) -> None:
         """A prompt has been read: the best of what it asked for is left in the slots."""
@@ -331,6 +360,12 @@ class ExpertCache:
 
     def _move(self, most: int | None) -> None:
         """Sets out with some of those that are not yet in the slot meant for them."""
+        self._set_out(most)
+        self._mover.mark()
+        self._depart()
+
+    def _set_out(self, most: int | None) -> None:
+        """Empties some of the slots that wait for somebody, who is brought in by ``_depart``."""
         slots = self._table.wanting()[:most]
         if not len(slots):
             return
@@ -338,7 +373,13 @@ class ExpertCache:
         # breaks off from here on leaves slots that hold nobody, and is begun again.
         self._table.give_up(slots)
         self._table.send()
-        self._mover.start([self._move_of(slot) for slot in slots.tolist()])
+        self._leaving = [self._move_of(slot) for slot in slots.tolist()]
+
+    def _depart(self) -> None:
+        """Begins the copies of those that have set out."""
+        moves, self._leaving = self._leaving, []
+        if moves:
+            self._mover.start(moves)
 
     def _move_of(self, slot: int) -> Move:
         """The way of the expert that a slot is meant to hold."""
@@ -348,6 +389,7 @@ class ExpertCache:
 
     def _receive(self, *, is_waiting: bool = False) -> None:
         """Enters experts that have arrived."""
+        self._depart()
         landed = self._mover.landed(is_waiting=is_waiting)
         if not landed:
             return
@@ -355,14 +397,21 @@ class ExpertCache:
         self._table.enter([move.slot for move in landed], keys)
         layers = [move.layer for move in landed]
         self._meter.add("moved", np.bincount(layers, minlength=self._spec.num_layers))
+        if not all(self._is_whole):
+            self._look_at_layers()
+
+    def _look_at_layers(self) -> None:
+        self._is_whole = self._whole_layers()
+        self._meter.is_whole = np.array(self._is_whole)
 
     def _whole_layers(self) -> list[bool]:
-        """Whether all experts of a layer have slots, now and always; tells the layers."""
+        """Whether all experts of a layer lie in slots, to stay there; tells the layers."""
         layout = self.residency.layout
         sharing = Counter(layout.pool_of_layer)
         found = [
             len(layout.pools[pool]) >= sharing[pool] * self._spec.num_experts
-            for pool in layout.pool_of_layer
+            and num_held == self._spec.num_experts
+            for pool, num_held in zip(layout.pool_of_layer, self._table.num_held(), strict=True)
         ]
         for tier, is_whole in zip(self.layers, found, strict=True):
             tier.is_needed = not is_whole

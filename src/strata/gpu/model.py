@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
+from strata.errors import PlanError, RequestError, StrataError
 from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import NgramTable
 from strata.gpu.cache_options import CacheOptions
@@ -14,6 +16,7 @@ from strata.gpu.expert_cache import ExpertCache
 from strata.gpu.forced_routing import ForcedRouting
 from strata.gpu.host_rows import HostRows
 from strata.gpu.memory_plan import (
+    DRIVER_BYTES,
     MemoryPlan,
     Wishes,
     check_plan,
@@ -26,6 +29,8 @@ from strata.gpu.prompt_layout import MAX_CHUNK
 from strata.gpu.session import GpuSession
 from strata.gpu.slot_plan import with_slots
 from strata.gpu.weights import load_weights
+from strata.tiers.forecast import Places
+from strata.units import MiB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -88,6 +93,8 @@ class GpuModel:
         self._limit_bytes = limit_bytes
         self._chunk = chunk_tokens
         self.weights = load_weights(index, spec, self.layout, device, on_progress, host)
+        self._serving, self._told = threading.Lock(), threading.local()
+        self._session_bytes = 0  # of the largest conversation so far
         self._forced: ForcedRouting | None = None
         self.experts: ExpertCache | None = None
         if host is not None and slots is not None:
@@ -131,6 +138,7 @@ class GpuModel:
             check_plan(
                 plan, self.layout, self._spec, free_bytes=self._free_bytes(), limit_bytes=limit
             )
+        self._session_bytes = max(self._session_bytes, sum(plan.session.values()))
         return GpuSession(self, capacity, plan.wishes.chunk)
 
     def plan(self, capacity: int) -> MemoryPlan:
@@ -150,7 +158,8 @@ class GpuModel:
     def _free_bytes(self) -> int:
         """What the card has left now, the weights counted as if they were not there yet."""
         free, _ = torch.cuda.mem_get_info(self.device)
-        return free + sum(self.weights.num_bytes.values())
+        closed = 0 if self.experts is None else self.experts.limit.closed_bytes
+        return free + sum(self.weights.num_bytes.values()) - closed
 
     def force_routing(self, feed: RoutingFeed) -> None:
         """Windows of sessions made from now on take the feed's experts; for measuring."""
@@ -165,11 +174,24 @@ class GpuModel:
         if self.experts is None:
             yield
             return
-        self.experts.begin()
+        if not self._serving.acquire(blocking=False):
+            raise RequestError(
+                "another conversation of this model runs a window in another thread.\n"
+                "  Try: one after the other, or a model for each."
+            )
         try:
-            yield
+            self.experts.begin()
+            try:
+                yield
+            finally:
+                self.experts.end()
+            # Now, as another thread's window may begin before this one's is asked for.
+            try:
+                self.experts.check()
+            except StrataError as error:
+                self._told.error = error
         finally:
-            self.experts.end()
+            self._serving.release()
 
     def keep_serving_experts(self) -> None:
         """The same from now until a window has been run; for measuring."""
@@ -182,8 +204,9 @@ class GpuModel:
         Raises:
             DeviceError: the host gave no answer, or refused.
         """
-        if self.experts is not None:
-            self.experts.check()
+        error, self._told.error = getattr(self._told, "error", None), None
+        if error is not None:
+            raise error
 
     def work_on_experts(self) -> None:
         """What there is to decide about slots, best while the card is at a window."""
@@ -205,9 +228,45 @@ class GpuModel:
         """What experts cost in each place, as learned; None before anything was."""
         return self._cache().tier_rates()
 
+    def places(self) -> Places:
+        """How many experts have room in each place now."""
+        cache, spec = self._cache(), self._spec
+        num_open, pools = cache.limit.num_open, cache.residency.layout.pools
+        held = sum(tier.home.num_held for tier in cache.layers)
+        near = min(held, spec.num_layers * spec.num_experts - num_open)
+        return Places(spec.num_layers, spec.num_experts, num_open, near, len(pools) > 1)
+
     def learned(self) -> ExpertProfile:
         """What is known of the experts now, for the next run."""
         return self._cache().learned()
+
+    def limit_bytes(self, num_bytes: int | None) -> None:
+        """Most memory of the card from now on; None for what was planned at the start. Any thread.
+
+        Slots are closed or opened before the next window, or by ``carry_out_limit``.
+
+        Raises:
+            PlanError: it is less than what is not slots takes.
+        """
+        cache, sizes = self._cache(), self.weights.num_bytes
+        num_slots, blobs = cache.limit.num_slots, cache.limit.num_bytes
+        if num_bytes is not None:
+            others = sum(sizes.values()) - blobs + self._session_bytes + DRIVER_BYTES
+            if num_bytes < others:
+                raise PlanError(
+                    f"what is not slots for experts takes {format_bytes(others)} on the card, more "
+                    f"than {format_bytes(num_bytes)}.\n  Try: {-(-others // MiB)} MiB or more."
+                )
+            num_slots = num_slots * (num_bytes - others) // max(1, blobs)
+        cache.limit_slots(num_slots)
+
+    def carry_out_limit(self) -> None:
+        """Does it now. No window may be under way.
+
+        Raises:
+            DeviceError: the card refuses; slots are then as they were.
+        """
+        self._cache().carry_out_limit()
 
     def memory_report(self) -> Mapping[str, int]:
         """Bytes of packed weights, by what they serve. Sessions come on top."""

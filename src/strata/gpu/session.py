@@ -337,7 +337,7 @@ class GpuSession:
             self._host_rows[:num_rows, hidden:] = request.wait().reshape(num_rows, -1)
         self._write_header()
         self._num_rows = num_rows
-        with self._changing(), self._model.serving_experts():
+        with self._model.serving_experts(), self._changing():
             shape = self._shape(num_rows, has_head=has_head, choice=choice)
             self._runner.run(shape, self._model.work_on_experts)
             self._num_pending = 0

@@ -58,6 +58,13 @@ class SlotTable:
         meant = self._residency.key_in
         return np.flatnonzero((meant != EMPTY) & (meant != self._held))
 
+    def num_held(self) -> list[int]:
+        """[L] experts whose bytes lie in slots."""
+        num_layers, num_experts = self.on_card.shape
+        layers = np.unique(self._held[self._held != EMPTY]) // num_experts
+        found: list[int] = np.bincount(layers, minlength=num_layers).tolist()
+        return found
+
     def give_up(self, slots: NDArray[np.int64]) -> None:
         """These slots are about to be written: nobody is found there any more."""
         self._is_sent = False

@@ -6,7 +6,6 @@ One tensor at a time is read, checked, re-laid on the card and let go. Where it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,17 +22,28 @@ from strata.gpu.kernels.gated_delta import GdnConstants
 from strata.gpu.kernels.ngram_memory import NgramConstants
 from strata.gpu.kernels.stream_read import read_order
 from strata.gpu.memory_plan import weight_bytes
+from strata.gpu.model_weights import (
+    DraftWeights,
+    GdnWeights,
+    HcWeights,
+    LayerWeights,
+    Matrices,
+    ModelWeights,
+    MoeWeights,
+    PleWeights,
+    QsaWeights,
+)
 from strata.gpu.packing import PackedMatrix, pack
 from strata.gpu.shapes import Shape
+from strata.gpu.slot_memory import slot_memory
 from strata.gpu.weight_layout import FLOAT_FORMATS, PANEL_ROWS
 from strata.model_spec import LayerKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from strata.formats.model_tensors import Embedding, OnProgress
+    from strata.formats.model_tensors import OnProgress
     from strata.formats.tensor_index import TensorIndex
-    from strata.gpu.layer_tier import LayerTier
     from strata.gpu.model_layout import (
         DraftLayout,
         ExpertsLayout,
@@ -45,138 +55,22 @@ if TYPE_CHECKING:
     from strata.model_spec import ModelSpec
     from strata.tiers.hand_off import ExpertHost
 
+__all__ = [
+    "DraftWeights",
+    "GdnWeights",
+    "HcWeights",
+    "LayerWeights",
+    "Matrices",
+    "ModelWeights",
+    "MoeWeights",
+    "PleWeights",
+    "QsaWeights",
+    "load_weights",
+]
+
 # Stored bytes that are sent and re-laid at a time.
 _CHUNK_BYTES = 1 << 24
-
-
-@dataclass(frozen=True, slots=True)
-class Matrices:
-    """The matrices of a bundle.
-
-    Attributes:
-        launches: a matrix and its first output column, one for each format.
-        columns: (first, end) output columns of each matrix, in the order of the bundle.
-        width: output columns in all.
-        has_codes: whether a launch reads int8 codes.
-    """
-
-    launches: tuple[tuple[PackedMatrix | FloatMatrix, int], ...]
-    columns: tuple[tuple[int, int], ...]
-    width: int
-    has_codes: bool
-
-    @property
-    def has_floats(self) -> bool:
-        """Whether a launch reads activations as they are."""
-        return any(isinstance(matrix, FloatMatrix) for matrix, _ in self.launches)
-
-
-@dataclass(frozen=True, slots=True)
-class HcWeights:
-    """A hyper-connection read: gamma [S * D]; down [r, S * D] and inject [S, S * D]; up.
-
-    The rows of ``up`` [S * D, r] lie by ``stream_read.read_order``; so do its products' columns.
-    """
-
-    norm: Tensor
-    down_inject: Matrices
-    up: Matrices
-
-
-@dataclass(frozen=True, slots=True)
-class GdnWeights:
-    """Projections qkv, z, alpha, beta; small weights; out."""
-
-    projections: Matrices
-    constants: GdnConstants
-    out: Matrices
-
-
-@dataclass(frozen=True, slots=True)
-class QsaWeights:
-    """Projections q and gate, k, v, index q, index k; gammas of their norms; out."""
-
-    projections: Matrices
-    q_gamma: Tensor
-    k_gamma: Tensor
-    index_q_gamma: Tensor
-    index_k_gamma: Tensor
-    out: Matrices
-
-
-@dataclass(frozen=True, slots=True)
-class PleWeights:
-    """The n-gram memory: projections key and value, small weights."""
-
-    projections: Matrices
-    constants: NgramConstants
-
-
-@dataclass(frozen=True, slots=True)
-class MoeWeights:
-    """Router and shared router; the experts; the shared expert, a stack of one; ``tier``: the way
-    to experts in no slot, None where they are nowhere else; ``forced`` [8, K]: for routed."""
-
-    routers: Matrices
-    experts: ExpertSlots
-    shared: ExpertSlots
-    tier: LayerTier | None = None
-    forced: Tensor | None = None
-
-    @property
-    def way(self) -> LayerTier | None:
-        """``tier``, where an expert is in no slot."""
-        return self.tier if self.tier and self.tier.is_needed else None
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One decoder layer."""
-
-    index: int
-    ple: PleWeights | None
-    hc_attn: HcWeights
-    mixer: GdnWeights | QsaWeights
-    hc_ffn: HcWeights
-    moe: MoeWeights
-
-
-@dataclass(frozen=True, slots=True)
-class DraftWeights:
-    """The draft layer: what joins a token's embedding to the streams, a dense layer, its end.
-
-    Attributes:
-        embedding: [V, D].
-        embed_norm, hidden_norm: [D] and [S * D] gammas; each is one norm.
-        fusion: [D, 2 D] of an embedding beside one stream.
-        projections: q and gate, k, v.
-    """
-
-    embedding: PackedMatrix | FloatMatrix
-    embed_norm: Tensor
-    hidden_norm: Tensor
-    fusion: Matrices
-    hc_attn: HcWeights
-    projections: Matrices
-    q_gamma: Tensor
-    k_gamma: Tensor
-    out: Matrices
-    hc_ffn: HcWeights
-    moe: MoeWeights
-    final: HcWeights
-    head: Matrices
-
-
-@dataclass(frozen=True, slots=True)
-class ModelWeights:
-    """Everything a forward needs but the n-gram table; ``num_bytes`` by what holds them."""
-
-    embedding: Embedding
-    layers: tuple[LayerWeights, ...]
-    final: HcWeights
-    head: Matrices
-    draft: DraftWeights | None
-    num_bytes: dict[str, int]
+_ROUTED = "routed experts"
 
 
 def load_weights(
@@ -223,7 +117,11 @@ class _Loader:
             index, spec, has_draft=layout.draft is not None, on_progress=on_progress
         )
         sizes = weight_bytes(layout, index)
-        self._arenas = {name: Arena(size, device, name) for name, size in sizes.items()}
+        self._arenas: dict[str, Arena] = {}
+        for name, size in sizes.items():
+            # Where experts are elsewhere too, a model can do with fewer slots while it runs.
+            make = slot_memory if host is not None and name == _ROUTED else Arena
+            self._arenas[name] = make(size, device, name)
         self._dense = self._arenas["dense weights"]
 
     def model(self) -> ModelWeights:
@@ -236,7 +134,8 @@ class _Loader:
             self._dense = self._arenas["draft layer"]
             draft = self._draft(self._layout.draft, head)
         num_bytes = {name: arena.used_bytes for name, arena in self._arenas.items()}
-        return ModelWeights(embedding, layers, final, head, draft, num_bytes)
+        slots = self._arenas[_ROUTED]
+        return ModelWeights(embedding, layers, final, head, draft, num_bytes, slots)
 
     def _draft(self, draft: DraftLayout, head: Matrices) -> DraftWeights:
         embedding = head if draft.embedding is None else self._matrices(draft.embedding)
@@ -277,11 +176,11 @@ class _Loader:
 
     def _routed(self, layer: LayerLayout) -> ExpertSlots:
         if self._host is None:
-            return self._experts(layer.experts, "routed experts")
+            return self._experts(layer.experts, _ROUTED)
         experts = layer.experts
         self._host.fill_layer(layer.index, self._file)
         blob = BlobLayout(experts.formats, experts.hidden_size, experts.expert_size)
-        return ExpertSlots(blob, **self._arenas["routed experts"].take_all(experts.shapes()))
+        return ExpertSlots(blob, **self._arenas[_ROUTED].take_all(experts.shapes()))
 
     def _hc(self, hc: HcLayout) -> HcWeights:
         norm = self._floats(hc.norm).reshape(-1)

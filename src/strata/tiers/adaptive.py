@@ -14,7 +14,7 @@ from strata.tiers.slots import EMPTY
 
 if TYPE_CHECKING:
     from strata.tiers.policies import Keys
-    from strata.tiers.slots import Residency
+    from strata.tiers.slots import Residency, SlotLayout
 
 # One use, in the fixed point of decayed counts.
 ONE_USE = 1 << 16
@@ -137,9 +137,7 @@ class AdaptiveAverage(ScoredPolicy):
         self._foreseen = np.zeros(len(self.MIXES), np.int64)
         self._this_window = np.zeros(len(self.MIXES), np.int64)
         self._best = 0
-        layout = residency.layout
-        sharing = np.bincount(layout.pool_of_layer, minlength=len(layout.pools))
-        self._rooms = [len(layout.pools[p]) // int(sharing[p]) for p in layout.pool_of_layer]
+        self._layout, self._rooms = residency.layout, _rooms(residency.layout)
         self._lower_first = np.arange(self.num_experts)[::-1]
 
     @property
@@ -182,6 +180,9 @@ class AdaptiveAverage(ScoredPolicy):
 
     def _judge(self, layer: int, asked: Keys) -> None:
         """Adds, for each mix, how many of the window's experts it would have kept."""
+        if self._layout is not self.residency.layout:
+            self._layout = self.residency.layout
+            self._rooms = _rooms(self._layout)
         room = self._rooms[layer]
         if room >= self.num_experts:
             self._this_window += len(asked)
@@ -192,3 +193,9 @@ class AdaptiveAverage(ScoredPolicy):
             least = np.partition(ranks, self.num_experts - room, axis=1)
             is_kept = ranks[:, asked] >= least[:, self.num_experts - room, None]
             self._this_window += is_kept.sum(axis=1)
+
+
+def _rooms(layout: SlotLayout) -> list[int]:
+    """[L] each layer's share of the slots of its pool."""
+    sharing = np.bincount(layout.pool_of_layer, minlength=len(layout.pools))
+    return [len(layout.pools[pool]) // int(sharing[pool]) for pool in layout.pool_of_layer]

@@ -8,7 +8,7 @@ A key is ``layer * E + expert``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -135,6 +135,21 @@ def ranked_slots(
     return SlotLayout(num_layers, num_experts, offsets, pools, tuple(range(num_layers)))
 
 
+def opened(layout: SlotLayout, num_slots: int) -> SlotLayout:
+    """The layout with only its first slots open, as many of each pool as is its share.
+
+    Slots keep their numbers and places; those that are closed are in no pool. A pool keeps at least
+    one.
+    """
+    num_slots = min(max(0, num_slots), layout.num_slots)
+    pools = []
+    for pool in layout.pools:
+        share = len(pool) * num_slots // max(1, layout.num_slots)
+        lowest = min(len(pool), 1 if len(layout.pools) > 1 else 0)
+        pools.append(pool[: max(lowest, share)])
+    return replace(layout, pools=tuple(pools))
+
+
 def affordable_slots(wanted: int | None, budget_bytes: int, blob_bytes: int, num_pairs: int) -> int:
     """Slots of one size that a budget pays for: those asked for, or fewer.
 
@@ -158,7 +173,7 @@ class Residency:
     """Which expert is in which slot; both directions always agree.
 
     Attributes:
-        layout: the slots.
+        layout: the slots. Changed by ``reopen`` alone.
         slot_of: [L * E] int64 by key, EMPTY where an expert is in no slot. Read it, do not write.
         key_in: [C] int64 by slot, EMPTY where a slot holds nothing. Read it, do not write.
     """
@@ -167,9 +182,7 @@ class Residency:
         self.layout = layout
         self.slot_of = np.full(layout.num_layers * layout.num_experts, EMPTY, np.int64)
         self.key_in = np.full(layout.num_slots, EMPTY, np.int64)
-        self._pool_of_slot = np.full(layout.num_slots, EMPTY, np.int64)
-        for number, slots in enumerate(layout.pools):
-            self._pool_of_slot[slots] = number
+        self._pool_of_slot = _pool_of_slot(layout)
 
     @property
     def resident_keys(self) -> Keys:
@@ -199,6 +212,22 @@ class Residency:
             self.slot_of[before] = EMPTY
             self.key_in[slot] = EMPTY
 
+    def reopen(self, layout: SlotLayout) -> list[int]:
+        """Other slots of the same numbers are open from now on; those that closed are empty.
+
+        Returns:
+            The keys that have lost their slots, by slot.
+        """
+        pool_of_slot = _pool_of_slot(layout)
+        lost = [
+            int(self.key_in[slot])
+            for slot in np.flatnonzero((pool_of_slot == EMPTY) & (self.key_in != EMPTY)).tolist()
+        ]
+        for key in lost:
+            self.clear(int(self.slot_of[key]))
+        self.layout, self._pool_of_slot = layout, pool_of_slot
+        return lost
+
     def fill(self, ranking: Iterable[int]) -> None:
         """Gives each key of a ranking the next free slot of its pool.
 
@@ -222,3 +251,11 @@ class Residency:
             f"expert cache: {filled} of {len(self.key_in)} slots filled, "
             f"{format_bytes(self.layout.num_bytes)}"
         )
+
+
+def _pool_of_slot(layout: SlotLayout) -> NDArray[np.int64]:
+    """[C] the pool of each slot, EMPTY for slots that are closed."""
+    pools = np.full(layout.num_slots, EMPTY, np.int64)
+    for number, slots in enumerate(layout.pools):
+        pools[slots] = number
+    return pools

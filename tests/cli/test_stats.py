@@ -1,0 +1,73 @@
+"""What ``--stats`` says: of counts made by hand."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+from rich.console import Console
+
+from strata.cli.stats import compare, stats_parts
+from strata.engine.request import Timings
+from strata.tiers.counters import TierTally
+from strata.tiers.forecast import Forecast
+from strata.tiers.rates import TierRates
+from strata.tiers.share import Cost
+
+
+def shown(parts) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    for part in parts:
+        console.print(part)
+    return out.getvalue()
+
+
+def counts():
+    tally = TierTally(np.array([1 << 20, 1 << 20]))
+    tally.add_window(np.array([10, 10]), np.array([6, 9]), np.array([1, 0]))
+    tally.add("answers", np.array([1, 1]))
+    tally.add("answer_ns", np.array([3_000_000, 1_000_000]))
+    tally.add("wait_ns", np.array([1_500_000, 0]))
+    tally.add("moved", np.array([0, 2]))
+    return tally.counts()
+
+
+def test_places_waits_and_layers_are_told() -> None:
+    rates = TierRates(1000, Cost(0, 1e-5), Cost(0, 2e-5), 0.0, 4e-3, 2e10, 3e9)
+    text = shown(stats_parts(counts(), rates))
+    for line in (
+        "75.0 % of 20 looked up by 1 windows were in slots",
+        "waited 1.50 ms for the processor, which computed 4.00 ms",
+        "a window without misses takes 4.00 ms",
+        "reads from the file 3.0 GB/s",
+    ):
+        assert line in text
+    rows = {line.split("  ")[0]: line.split() for line in text.splitlines()}
+    assert rows["in slots"][-4:] == ["75.0", "%", "15.00", "MiB"]
+    assert rows["computed by the processor"][-5:] == ["4", "20.0", "%", "4.00", "MiB"][-5:]
+    assert rows["moved to slots"][-3:] == ["2", "2.00", "MiB"]
+    assert "prompts: in slots" not in rows
+    layers = [line.split() for line in text.splitlines()[-2:]]
+    assert layers[0] == ["0", "60.0", "%", "3", "1", "0", "1500"]
+    assert layers[1] == ["1", "90.0", "%", "1", "0", "0", "0"]
+
+
+def test_without_an_expert_cache_one_line_is_enough() -> None:
+    assert shown(stats_parts(None, None)).strip() == (
+        "experts: all of them in one place; nothing to count."
+    )
+
+
+def test_what_was_foretold_stands_beside_what_was() -> None:
+    timings = Timings(5, 0, 11, 0.1, 0.1, 0.1, experts=counts())
+    limits = {"card": 0.02, "processor": 0.0, "link": 0.0, "file": 0.0}
+    told = compare(Forecast(0.5, 0.0, 0.02, limits), timings)
+    assert told == (
+        "foretold for made-up routing: 50.0 % in slots, 50.0 tokens/s; it was 75.0 %, "
+        "100.0 tokens/s (+100 %)"
+    )
+    assert "it was -, 0.0 tokens/s" in compare(
+        Forecast(0.5, 0.0, 0.02, limits), replace(timings, generated_tokens=1, experts=None)
+    )
