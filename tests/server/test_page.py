@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -283,6 +284,14 @@ def test_stop_keeps_what_was_written_and_ends_the_work(open_page, server: Scribe
     wait_until(is_idle, 5)
     say(page, "hello again")
     assert "You said: hello again" in last(page).inner_text()
+
+
+def test_a_message_before_the_model_is_known_waits_for_its_name(open_page):
+    page = open_page()
+    page.route("**/v1/about", lambda route: (time.sleep(0.5), route.continue_()))
+    page.reload()
+    say(page, "quick")
+    assert "You said: quick" in last(page).inner_text()
 
 
 def test_answer_again_and_edit(open_page):

@@ -8,10 +8,12 @@ export function newAnswer() {
   return { role: "assistant", content: "", thinking: "", calls: [], status: "waiting", begun: Date.now() };
 }
 
-/** Asks for the next message of a conversation. Changes `answer` and calls `onChange` as it grows. */
-export async function fetchAnswer(conversation, answer, model, signal, onChange) {
+/**
+ * Asks for the next message of a conversation. Changes `answer` and calls `onChange` as it grows.
+ * `findModel` gives the model's name, which a page that was just opened does not know yet.
+ */
+export async function fetchAnswer(conversation, answer, findModel, signal, onChange) {
   const body = {
-    model,
     messages: messagesOf(conversation, answer),
     stream: true,
     stream_options: { include_usage: true },
@@ -19,6 +21,7 @@ export async function fetchAnswer(conversation, answer, model, signal, onChange)
     ...samplingFields(),
   };
   try {
+    body.model = await findModel();
     for await (const event of streamChat(body, signal)) {
       take(answer, event);
       onChange();

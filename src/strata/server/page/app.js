@@ -13,7 +13,7 @@ const THEME = "strata.theme";
 const DEMO_SUGGESTIONS = ["What is 27 + 48?", "Tell me a short story about a fox.", "Write this as JSON: a red apple that costs 3 coins.", "Mia has 5 pens and buys 7 more. How many has she?"];
 const SUGGESTIONS = ["Explain how a mixture-of-experts model works, in five sentences.", "Write a Python function that merges overlapping intervals, with tests.", "What should I ask before I buy a used bicycle?", "Make a table of the rock types with one example each."];
 
-const facts = { model: "", hasThinking: false, contextLen: null, suggestions: [], sampling: {} };
+const facts = { model: "", hasThinking: false, contextLen: null, suggestions: [], sampling: {}, find: findModel };
 let about = null;
 let engineState = "";
 
@@ -32,15 +32,24 @@ function showView() {
   closeMenu();
 }
 
+/** The model's name, asked for if it is not known yet. Throws the server's error. */
+async function findModel() {
+  if (facts.model === "") takeFacts(await getJson("/v1/about"));
+  return facts.model;
+}
+
 /** Facts of the model, which need the key; asked for again until they come. */
 async function loadFacts() {
   try {
-    about = await getJson("/v1/about");
+    takeFacts(await getJson("/v1/about"));
   } catch (error) {
     byId("about").replaceChildren(el("p", { class: "nothing", text: error.message }),
       el("button", { type: "button", class: "button", text: "Try again", onclick: loadFacts }));
-    return;
   }
+}
+
+function takeFacts(told) {
+  about = told;
   facts.model = about.model.id;
   facts.hasThinking = about.model.has_thinking;
   facts.contextLen = about.context_len;

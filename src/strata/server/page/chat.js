@@ -127,7 +127,7 @@ async function answer() {
   drawList();
   drawBar();
   byId("announce").textContent = "The answer is being written.";
-  await fetchAnswer(conversation, message, state.facts.model, controller.signal, () => changed(conversation, message));
+  await fetchAnswer(conversation, message, state.facts.find, controller.signal, () => changed(conversation, message));
   state.running.delete(conversation.id);
   await store.save(conversation);
   byId("announce").textContent = message.status === "error" ? "The answer failed." : "The answer is complete.";
