@@ -182,7 +182,7 @@ class Conversation:
     def settle(self) -> None:
         """An answer is complete: what of it should outlive the process is handed to the files."""
         if self._files is not None and (history := self._history()) is not None:
-            self._files.save(history)
+            self._save(history)
 
     def close(self) -> None:
         """Saves what should outlive the process, and ends the writing."""
@@ -270,8 +270,14 @@ class Conversation:
         if (history := self._history()) is None:
             return
         self._parked.add(history)
-        if self._files is not None:
+        self._save(history)
+
+    def _save(self, history: History) -> None:
+        """Hands the live conversation to the files, unless they have it."""
+        newest = history.checkpoints[-1]
+        if self._files is not None and newest is not self._live.saved:
             self._files.save(history)
+            self._live.saved = newest
 
     def _history(self) -> History | None:
         """The live conversation as it can be kept; None if it is too short for that."""

@@ -95,6 +95,7 @@ class Live:
     logits: Logits | None = None  # after the last token read, until a window is accepted
     checkpoints: list[Checkpoint] = field(default_factory=list)
     pages: list[Page] = field(default_factory=list)  # what of its cells has been copied out
+    saved: Checkpoint | None = None  # the last one that was handed to the files
 
     @property
     def num_bytes(self) -> int:
