@@ -10,7 +10,8 @@ import { hideMonitor, showMonitor } from "/page/monitor.js";
 
 const VIEWS = ["chat", "monitor", "about"];
 const THEME = "strata.theme";
-const DEMO_SUGGESTIONS = ["What is 27 + 48?", "Tell me a short story about a fox.", "Write this as JSON: a red apple that costs 3 coins.", "Mia has 5 pens and buys 7 more. How many has she?"];
+// The demo model can do little; these it can.
+const DEMO_SUGGESTIONS = ["What is 27 + 48?", "Tell me a short story about a fox.", "Look up the value of pear in this list: apple: 7, pear: 12, plum: 3", "Mia has 5 pens and buys 7 more. How many has she?"];
 const SUGGESTIONS = ["Explain how a mixture-of-experts model works, in five sentences.", "Write a Python function that merges overlapping intervals, with tests.", "What should I ask before I buy a used bicycle?", "Make a table of the rock types with one example each."];
 
 const facts = { model: "", hasThinking: false, contextLen: null, suggestions: [], sampling: {}, find: findModel };
