@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-# Rows at a prompt's end that a policy learns from: as many as its longest memory nearly holds.
-NOTED_ROWS = 256
+# Rows at a prompt's end that a policy learns from. More of them foresee what follows no better
+# (docs/expert-cache.md, "After a prompt").
+NOTED_ROWS = 64
 
 
 class Noted(NamedTuple):
