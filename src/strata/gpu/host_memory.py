@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
 # A refusal costs no more than what is left of a slice.
 _SLICE_BYTES = 256 * MiB
 _PORTABLE_AND_MAPPED = 3
+_NUM_BOUNCES = 2
 
 
 class HostMemory:
@@ -35,7 +37,7 @@ class HostMemory:
             each is whole pages.
         device: of the card; a processor reads everything as it is.
         limit_bytes: most that is page-locked; None for all.
-        bounce_shape: (places, bytes) of the buffer for what is not.
+        bounce_shape: (places, bytes) of the buffer for what is not; there are two of them.
         owner: of the blobs; kept as long as they are page-locked.
         read: copies experts of a layer to addresses; ``tiers.hand_off.ExpertHost.read``.
     """
@@ -58,7 +60,14 @@ class HostMemory:
         self._release = weakref.finalize(self, _let_go, self._driver, self._slices, owner)
         self._release.atexit = False
         self._locked: dict[int, int] = {}
-        self._bounce = torch.zeros(bounce_shape, dtype=torch.uint8, pin_memory=self._is_card)
+        self._bounce = [
+            torch.zeros(bounce_shape, dtype=torch.uint8, pin_memory=self._is_card)
+            for _ in range(_NUM_BOUNCES)
+        ]
+        self._next = 0
+        # Who reads each, and when that was launched.
+        self._readers: list[torch.cuda.Stream | None] = [None] * _NUM_BOUNCES
+        self._has_read: list[torch.cuda.Event | None] = [None] * _NUM_BOUNCES
         left = limit_bytes
         for address, num, size in blobs:
             count = num if left is None else min(num, left // size)
@@ -87,18 +96,24 @@ class HostMemory:
                 "  Try: start again; if it comes back, --device cpu."
             )
 
-    def bounced(self, wanted: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    def bounced(
+        self, wanted: Sequence[tuple[int, int]], stream: torch.cuda.Stream | None = None
+    ) -> NDArray[np.int64]:
         """Copies of experts, (layer, expert), that the card cannot read where they are.
 
-        One place of the buffer each; where they are. What the card still reads of earlier ones is
-        waited for.
+        One place of a buffer each; where they are. What reads them is launched before the next
+        call. What the card still reads of a buffer is waited for; with two of them a disk is at
+        work for one while the card is at the other.
+
+        Args:
+            wanted: at most as many as there are places.
+            stream: that alone will read them; None: nobody knows which.
 
         Raises:
             CheckpointError: one lies in a file that cannot be read.
         """
-        if self._is_card:
-            torch.cuda.synchronize()
-        places = [self._bounce[number].data_ptr() for number in range(len(wanted))]
+        buffer = self._free_bounce(stream)
+        places = [buffer[number].data_ptr() for number in range(len(wanted))]
         by_layer: dict[int, tuple[list[int], list[int]]] = {}
         for (layer, expert), place in zip(wanted, places, strict=True):
             experts, own = by_layer.setdefault(layer, ([], []))
@@ -107,6 +122,25 @@ class HostMemory:
         for layer, (experts, own) in by_layer.items():
             self._read(layer, experts, own)
         return np.array(places, np.int64)
+
+    def _free_bounce(self, stream: torch.cuda.Stream | None) -> Tensor:
+        """The buffer whose turn it is, once the card has read what was in it."""
+        number, self._next = self._next, (self._next + 1) % _NUM_BOUNCES
+        if not self._is_card:
+            return self._bounce[number]
+        if self._readers[number - 1] is None:
+            torch.cuda.synchronize()
+            self._has_read = [None] * _NUM_BOUNCES
+        else:
+            # Whatever reads the buffer before this one has been launched by now.
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._readers[number - 1])
+            self._has_read[number - 1] = event
+        ready = self._has_read[number]
+        if ready is not None:
+            ready.synchronize()
+        self._readers[number] = stream
+        return self._bounce[number]
 
     def close(self) -> None:
         """Lets go of what is page-locked, once the card has read what it was told to."""

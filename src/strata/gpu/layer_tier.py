@@ -175,7 +175,9 @@ class LayerTier:
         far = first + np.flatnonzero(self.reachable[first : first + count] == 0)
         if not len(far):
             return self._reachable
-        places = self._memory.bounced([(self._number, expert) for expert in far.tolist()])
+        stream = torch.cuda.current_stream() if self._reachable.is_cuda else None
+        wanted = [(self._number, expert) for expert in far.tolist()]
+        places = self._memory.bounced(wanted, stream)
         table = self._reachable.clone()
         table[torch.from_numpy(far).to(table.device)] = torch.from_numpy(places).to(table.device)
         return table

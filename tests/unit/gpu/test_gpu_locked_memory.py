@@ -75,3 +75,48 @@ def test_what_was_never_closed_lets_go_with_its_owner(make, events: list[str]) -
         fail()
     gc.collect()
     assert events == LOCKED + LET_GO
+
+
+class Event:
+    """What of a stream had been launched, by the stand-in's account."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+        self._what = ""
+
+    def record(self, stream: str) -> None:
+        self._what = f"what {stream} had by {len(self._events)}"
+
+    def synchronize(self) -> None:
+        self._events.append(f"await {self._what}")
+
+
+def test_a_buffer_is_filled_once_the_card_has_read_it(monkeypatch, events: list[str]) -> None:
+    # Copies of expert n are noted as "fill n"; the card's reads of it as "read n".
+    def fill(_layer: int, experts: list[int], _places: list[int]) -> None:
+        events.append(f"fill {experts[0]}")
+
+    cuda = SimpleNamespace(
+        synchronize=lambda: events.append("await all"), Event=lambda: Event(events)
+    )
+    fake = SimpleNamespace(
+        zeros=lambda shape, dtype, pin_memory: torch.zeros(shape, dtype=dtype),
+        uint8=torch.uint8, cuda=cuda,
+    )  # fmt: skip
+    monkeypatch.setattr(host_memory, "torch", fake)
+    monkeypatch.setattr(host_memory, "_driver", object)
+    memory = HostMemory([], SimpleNamespace(type="cuda"), None, (1, 4096), None, fill)
+    places = []
+    for number, stream in enumerate(["a", "a", "b", None, "a", "a"]):
+        places += memory.bounced([(0, number)], stream).tolist()
+        events.append(f"read {number}")
+    assert len(set(places)) == 2
+    assert places[::2] == places[:1] * 3
+    assert events == [
+        "await all", "fill 0", "read 0",
+        "fill 1", "read 1",  # beside the card's read of 0
+        "await what a had by 3", "fill 2", "read 2",
+        "await what a had by 5", "fill 3", "read 3",
+        "await all", "fill 4", "read 4",  # nobody knows who reads 3
+        "fill 5", "read 5",
+    ]  # fmt: skip
