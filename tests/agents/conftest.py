@@ -8,10 +8,20 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.server.conftest import Served
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "build" / "clients"
 MODULES = CLIENTS / "node_modules"
+
+
+class StandIn(Served):
+    """The server with the scripted engine."""
+
+    PROGRAM = ("tests.agents.stand_in",)
+
+    def __init__(self, script: Path) -> None:
+        super().__init__(script, PYTHONPATH=os.pathsep.join((str(ROOT / "src"), str(ROOT))))
 
 
 def client(name: str) -> str:

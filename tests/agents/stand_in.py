@@ -73,6 +73,8 @@ class ScriptedSession(FakeSession):
         return logits
 
     def _next_id(self, history: list[int]) -> int:
+        if self._begin_id not in history:
+            return self._end_id  # a text without turns
         begin = len(history) - 1 - history[::-1].index(self._begin_id)
         tail = self._text.decode(history[begin:])
         if not tail.startswith(SPEAKS):

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.agents.conftest import ROOT, client, run_client
-from tests.server.conftest import Served
+from tests.agents.conftest import StandIn, client, run_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +21,6 @@ TASK = "Fix the typo in greeting.py"
 WRONG = 'def greet(name):\n    return f"Hello, wrold: {name}"\n'
 RIGHT = WRONG.replace("wrold", "world")
 Rules = list[dict[str, object]]
-
-
-class StandIn(Served):
-    """The server with the scripted engine."""
-
-    PROGRAM = ("tests.agents.stand_in",)
 
 
 def call(name: str, **arguments: str) -> str:
@@ -161,7 +154,7 @@ def test_an_agent_edits_a_file(tmp_path: Path, agent: Agent):
     subprocess.run(["git", "init", "--quiet", str(project)], check=True)
     script = tmp_path / "script.json"
     script.write_text(json.dumps(agent.rules(str(file))), encoding="utf-8")
-    served = StandIn(script, PYTHONPATH=f"{ROOT / 'src'}:{ROOT}")
+    served = StandIn(script)
     try:
         for name, text in agent.files(served.address).items():
             (project / name).write_text(text, encoding="utf-8")
@@ -178,7 +171,7 @@ def test_llm_answers_from_the_command_line(tmp_path: Path):
     program = client("llm")
     script = tmp_path / "script.json"
     script.write_text(json.dumps([{"when": "sky", "say": "It is blue."}]), encoding="utf-8")
-    served = StandIn(script, PYTHONPATH=f"{ROOT / 'src'}:{ROOT}")
+    served = StandIn(script)
     settings = tmp_path / "extra-openai-models.yaml"
     settings.write_text(
         "- model_id: strata\n  model_name: strata-demo\n"

@@ -327,7 +327,11 @@ class EngineProcess:
             self._set_state(State.FAILED)
             return
         is_load_failure = self.state is State.LOADING
-        cause = failure.text.splitlines()[0] if failure is not None else link.describe_exit()
+        cause = (
+            failure.text.splitlines()[0].rstrip(".")
+            if failure is not None
+            else link.describe_exit()
+        )
         telemetry.notice("engine-process", f"the engine's process ended: {cause}")
         self._set_state(State.LOADING)
         self._fail_begun(cause)
