@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from strata.tiers.slots import SlotLayout
 
 # Of the process itself: interpreter, driver, tables of the model that lie in memory anyway.
-PROCESS_BYTES = 3 * GiB
+PROCESS_BYTES = 2 * GiB
 COLD_TOKENS = 300
 # A made-up trace: layers are alike, so few stand for all.
 _TRACE_LAYERS, _TRACE_TOKENS = 6, 450
@@ -296,10 +296,13 @@ class _Planner:
         sizes = {**plan.weights, **plan.session, "driver": DRIVER_BYTES}
         regions = [Region("card", name, size) for name, size in sizes.items() if size]
         regions.append(Region("memory", "process", PROCESS_BYTES))
-        if places.memory:
+        far = self._num_pairs - places.card - places.memory
+        whole = self._num_pairs * self._home_bytes
+        if places.memory and PROCESS_BYTES + whole <= self._machine.memory:
+            regions.append(Region("memory", "experts, all of them", whole))
+        elif places.memory:
             kept = places.memory * self._home_bytes
             regions.append(Region("memory", "experts in no slot", kept))
-        far = self._num_pairs - places.card - places.memory
         if far:
             regions.append(Region("file", "experts in neither", far * self._home_bytes))
         for name in ("per_layer_token_embd.weight", "token_embd.weight"):

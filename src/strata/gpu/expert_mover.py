@@ -54,6 +54,7 @@ class ExpertMover:
         self._stream = torch.cuda.Stream(device) if self._is_card else None  # type: ignore[no-untyped-call]
         self._moves: list[Move] = []
         self._marks = _marks() if self._is_card else None
+        self._begun = torch.cuda.Event() if self._is_card else None  # type: ignore[no-untyped-call]
         self._rate = Average()
         self.num_bytes = 0
 
@@ -67,8 +68,13 @@ class ExpertMover:
         """Whether moves are on their way that ``landed`` has not told of."""
         return bool(self._moves)
 
+    def mark(self) -> None:
+        """What has been launched so far is done before moves that start later write anything."""
+        if self._begun is not None:
+            self._begun.record()
+
     def start(self, moves: Sequence[Move]) -> None:
-        """Begins to move; nothing may read these slots, and no others may be on their way.
+        """Begins to move; nothing launched after ``mark`` reads these slots, none is on its way.
 
         Whatever is raised here, none of these moves will be told of by ``landed``. Slots of theirs
         may be written all the same, before those of the next moves.
@@ -76,7 +82,8 @@ class ExpertMover:
         if self._stream is None:
             self._move_all(moves, 0)
         else:
-            self._stream.wait_stream(torch.cuda.current_stream())
+            if self._begun is not None:
+                self._stream.wait_event(self._begun)
             with torch.cuda.stream(self._stream):
                 if self._marks is not None:
                     self._marks[0].record()

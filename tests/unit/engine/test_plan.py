@@ -59,8 +59,13 @@ def test_slots_take_what_is_left_and_memory_the_rest(bench, card: int) -> None:
     assert taken + 100 * MiB <= card < taken + 100 * MiB + 2 * size + 640 * MiB
     assert bytes_in(report, "card", "routed experts") >= slots * size
     assert report.places.memory == 768 - slots
-    kept = bytes_in(report, "memory") - PROCESS_BYTES
+    kept = bytes_in(report, "memory", "experts, all of them")
+    assert 768 * size <= kept <= 768 * (size + 4096)
+    # With less memory those that have slots are not in it.
+    tight = plan_of(bench, card, PROCESS_BYTES + kept - 1, reserve_bytes=100 * MiB)
+    kept = bytes_in(tight, "memory", "experts in no slot")
     assert (768 - slots) * size <= kept <= (768 - slots) * (size + 4096)
+    assert tight.places == report.places
     assert 0 < report.cold.hit_rate < 1
     assert report.advice
     assert all(speed > report.warm.tokens_per_s for _, speed in report.advice)
