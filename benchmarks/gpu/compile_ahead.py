@@ -180,7 +180,7 @@ def record_session(
                 if is_window:
                     window.launch(session._shape(num_rows, has_head=True))
                 else:
-                    host_rows = reader._buffers.host_rows[0][:num_rows]
+                    host_rows = reader._host_rows[0][:num_rows]
                     window.head(reader._prompt.launch(host_rows, position))
                 position += num_rows
     model.close()

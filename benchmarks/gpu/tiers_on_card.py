@@ -5,14 +5,14 @@
     python benchmarks/gpu/tiers_on_card.py speed [--layers 48] [--vram 12288] [--shares 0,0.3]
         [--policies ema,lru] [--tokens 300] [--prompts 2048] [--with-resident] [--profile]
     python benchmarks/gpu/tiers_on_card.py prompts [--prompts 16384] [--chunks 2048,4096,8192]
-        [--profile]
+        [--lend] [--in-turn] [--profile]
 
 ``hand_off``: one graph of 48 layers that ask for one tiny expert each. ``equal``: a model of few
 layers whose experts are all on the card against the same with a quarter of the slots, windows of
 1, 4 and 8 rows and a prompt. ``speed``: made-up routing of the real kind is put in the place of the
 router's choice, for a model without training routes evenly; slots are what ``--vram`` MiB leave.
-``prompts``: tokens a second of a prompt read in chunks of these sizes, with experts copied ahead of
-the layers, and with each step's copied when it comes; slots as for the first chunk.
+``prompts``: tokens a second of prompts, by chunk; in memory lent by slots, or of their own beside
+as many slots as chunks of 2048 rows leave; ``--in-turn``: also with experts copied when due.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ from strata.gpu.graphs import captured
 from strata.gpu.kernels.hand_off import HandOff, post, wait
 from strata.gpu.kernels.quantize import empty_codes, quantize
 from strata.gpu.layer_tier import LayerTier
+from strata.gpu.loan_plan import LoanRules
 from strata.gpu.memory_plan import DRIVER_BYTES, Wishes, plan_memory
 from strata.gpu.model import GpuModel
+from strata.gpu.model_layout import model_layout
 from strata.gpu.profile import card_seconds, kernel_times
+from strata.gpu.slot_plan import SlotWishes, plan_card
+from strata.gpu.stream_plan import NUM_STREAMED
 from strata.tiers.hand_off import SERVED, MailboxLayout
 from strata.tiers.policy_table import PolicyOptions
-from strata.tiers.slots import layer_slots
+from strata.tiers.slots import layer_slots, shared_slots
 from strata.tiers.synthetic import SyntheticText, synthetic_trace
 from strata.units import MiB
 
@@ -112,16 +116,19 @@ def hand_off(args) -> None:
     server.stop(5.0)
 
 
-def tiered(index, slots_a_layer: int, args, **options) -> GpuModel:
+def tiered(index, slots_a_layer: int, args, *, num_slots=0, **options) -> GpuModel:
+    """A model with so many slots for each layer, or ``num_slots`` that all layers share."""
     spec = index.spec
     begin = time.perf_counter()
     arena = ExpertArena(open_context(args.threads, None), index, spec)
     slots = layer_slots(spec.num_layers, spec.num_experts, spec.num_layers * slots_a_layer)
+    if num_slots:
+        slots = shared_slots(spec.num_layers, spec.num_experts, num_slots)
     model = GpuModel(
         index, spec, DEVICE, direct_io=False, chunk_tokens=args.chunk, host=arena, slots=slots,
         cache_options=CacheOptions(**options),
     )  # fmt: skip
-    print(f"loaded in {time.perf_counter() - begin:.1f} s: {slots_a_layer} slots a layer, experts "
+    print(f"loaded in {time.perf_counter() - begin:.1f} s: {slots.num_slots} slots, experts "
           f"{arena.num_bytes / 1e9:.2f} GB, page-locked {model.experts.locked_bytes / 1e9:.2f} GB",
           flush=True)  # fmt: skip
     return model
@@ -172,6 +179,21 @@ def equal(args) -> None:
                 flush=True,
             )
             model.close()
+        # Half of the slots, and prompts that borrow from them.
+        loans = LoanRules(args.chunk, 0)
+        model = tiered(index, 1, args, num_slots=2 * num, loans=loans, staged_share=0.5)
+        found = logits_of(model)
+        same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
+        cache = model.experts
+        while len(cache._table.wanting()) or cache._mover.is_busy:
+            cache.begin()
+            cache.work()
+            cache.end()
+        cache.verify(None)
+        is_good &= all(same)
+        print(f"{2 * num} slots that are lent: prompt and windows {'equal' if all(same) else same};"
+              " all slots hold what they are meant to", flush=True)  # fmt: skip
+        model.close()
         print("all bits equal" if is_good else "BITS DIFFER")
         if not is_good:
             raise SystemExit(1)
@@ -255,29 +277,49 @@ def capacity_of(args) -> int:
 def prompts(args) -> None:
     """Tokens a second of prompts, by chunk and by how experts come."""
     geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
-    chunks = numbers(args.chunks)
     with tempfile.TemporaryDirectory() as folder:
         index = SyntheticIndex(geometry, args.mix, Path(folder))
         compiling = compile_ahead.start(args, contexts="64", prompts=args.prompts, has_tiers=True)
-        args.chunk = chunks[0]
-        model = tiered(index, slots_left(args, index, chunks[0]), args)
+        slots = lending_slots(args, index)
+        loans = None if slots is None else LoanRules()
+        args.chunk = 8192
+        num = slots_left(args, index, 2048) if slots is None else 1
+        model = tiered(index, num, args, num_slots=0 if slots is None else slots.num_slots,
+                       loans=loans, num_streamed=args.streamed)  # fmt: skip
         compiling.wait()
         ahead = model.experts.layers[0].ahead
-        for chunk in chunks:
-            model._chunk = chunk
-            for is_ahead in (True, False):
+        for chunk in numbers(args.chunks):
+            for is_ahead in (True, False) if args.in_turn else (True,):
                 for tier in model.experts.layers:
                     tier.ahead = ahead if is_ahead else None
+                if model.lender is None:
+                    model._chunk = chunk
+                else:
+                    model.lender._rules = LoanRules(chunk or None)
                 session = model.new_session(capacity_of(args))
                 for length in numbers(args.prompts):
                     rate = read_prompt(session, length)
-                    print(f"chunks of {chunk}, experts {'ahead' if is_ahead else 'in turn'}: prompt"
-                          f" of {length}: {rate:.0f} tokens/s", flush=True)  # fmt: skip
+                    how = "lent" if model.lender else "own"
+                    print(f"chunks of {chunk or 'auto'} in {how} memory, experts "
+                          f"{'ahead' if is_ahead else 'in turn'}: prompt of {length}: "
+                          f"{rate:.0f} tokens/s", flush=True)  # fmt: skip
                 if args.profile and is_ahead:
-                    show_prompt(session, chunk)
+                    show_prompt(session, chunk or 8192)
                 del session
                 torch.cuda.empty_cache()
         model.close()
+
+
+def lending_slots(args, index):
+    """The slots that ``--vram`` MiB leave where prompts borrow; None without ``--lend``."""
+    if not args.lend:
+        return None
+    layout = model_layout(index, index.spec)
+    wishes, wished = Wishes(capacity_of(args), "f16", 8192), SlotWishes(reserve_bytes=256 * MiB)
+    room = args.vram * MiB - DRIVER_BYTES
+    plan, slots = plan_card(index, layout, index.spec, wishes, wished, room)
+    print(f"{plan.table()}\n{slots.num_slots} slots, lent: {plan.wishes.has_loans}", flush=True)
+    return slots
 
 
 def show_prompt(session, chunk: int) -> None:
@@ -372,7 +414,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--prompts", default="")
     parser.add_argument("--chunk", type=int, default=2048)
-    parser.add_argument("--chunks", default="2048,8192", help="of prompts, the first for the plan")
+    parser.add_argument("--chunks", default="0", help="of prompts; 0 with --lend: what is best")
+    parser.add_argument("--lend", action="store_true", help="prompts borrow memory of slots")
+    parser.add_argument("--in-turn", action="store_true", help="also without copying ahead")
+    parser.add_argument("--streamed", type=int, default=NUM_STREAMED)
     parser.add_argument("--with-resident", action="store_true")
     parser.add_argument("--profile", action="store_true")
     add_options(parser)

@@ -226,12 +226,21 @@ class Settings:
         default=None,
         metadata=_wish(
             int,
-            "--chunk",
+            "--chunk --prefill",
             "Prompt tokens read in one step; cuts lie at multiples of it. Default: 512, on a card "
-            "8192 or what its memory has room for.",
+            "8192 or what its memory has room for, or what its slots for experts can lend.",
             env="STRATA_CHUNK",
             minimum=1,
             maximum=1 << 16,
+        ),
+    )
+    prefill_borrow: bool = field(
+        default=True,
+        metadata=_wish(
+            bool,
+            "--prefill-borrow/--no-prefill-borrow",
+            "While a prompt is read, its buffers take the memory of slots for experts, which come "
+            "back afterwards; without, they have memory of their own, and there are fewer slots.",
         ),
     )
     direct_io: bool | None = field(

@@ -33,6 +33,7 @@ ENGINE_SETTINGS = (
     "isa",
     "kv_format",
     "chunk_tokens",
+    "prefill_borrow",
     "direct_io",
     "draft_tokens",
 )

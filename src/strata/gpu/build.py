@@ -11,6 +11,7 @@ import triton  # noqa: F401 - a missing one is told here, before anything is rea
 from strata import telemetry
 from strata.errors import DeviceError, SettingsError
 from strata.gpu.cache_options import CacheOptions
+from strata.gpu.loan_plan import LoanRules
 from strata.gpu.memory_plan import (
     Wishes,
     check_plan,
@@ -93,6 +94,8 @@ def load_model(
     name = torch.cuda.get_device_name(device)
     telemetry.notice("memory-plan", f"memory on {name}:\n{plan.table()}")
     options = None if slots is None else _cache_options(spec, settings)
+    if options is not None and plan.wishes.has_loans:
+        options = replace(options, loans=LoanRules(settings.chunk_tokens))
     host = None
     if make_host is not None and slots is not None and options is not None:
         host = make_host(slots, None if options.profile is None else options.profile.keys)
@@ -137,6 +140,7 @@ def _slot_wishes(settings: Settings) -> SlotWishes:
         settings.expert_cache_per_layer,
         settings.vram_reserve * MiB,
         settings.chunk_tokens is not None,
+        settings.prefill_borrow,
     )
 
 

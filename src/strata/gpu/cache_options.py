@@ -10,6 +10,7 @@ from strata.tiers.policy_table import DEFAULT_POLICY, check_policy
 from strata.tiers.share import fixed_counts
 
 if TYPE_CHECKING:
+    from strata.gpu.loan_plan import LoanRules
     from strata.tiers.expert_profile import ExpertProfile
     from strata.tiers.policy_table import PolicyOptions
 
@@ -28,6 +29,7 @@ class CacheOptions:
             rest being computed by the host; None for what ends both at the same time.
         num_stages: staging slots; most experts of a layer that are copied for a window.
         num_streamed: experts without a slot of a step of a prompt's products.
+        loans: what prompts borrow of the slots, which all layers share then; None for nothing.
         limit_seconds: how long the host may take for a layer.
         lock_bytes: most memory of the host that is page-locked; None for all of it.
         profile: whose best keys are in slots at first; None for no preference.
@@ -42,6 +44,7 @@ class CacheOptions:
     staged_share: float | None = 0.0
     num_stages: int = 16
     num_streamed: int = NUM_STREAMED
+    loans: LoanRules | None = None
     limit_seconds: float = LIMIT_SECONDS
     lock_bytes: int | None = None
     profile: ExpertProfile | None = None

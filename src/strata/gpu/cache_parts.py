@@ -149,12 +149,15 @@ def expert_stream(
     options: CacheOptions,
     top_k: int,
 ) -> ExpertStream:
-    """The way of experts to prompts."""
+    """The way of experts to prompts; has no room yet where slots lend it."""
     raw = max(layer.home.blob_bytes for layer in layers)
     packed = max(layer.slots.layout.blob_bytes for layer in layers)
     shape = StreamShape(options.num_streamed, raw, packed)
-    room = torch.zeros(shape.num_bytes, dtype=torch.uint8, device=table.on_card.device)
-    return ExpertStream(layers, memory, table, shape, top_k, room)
+    stream = ExpertStream(layers, memory, table, shape, top_k)
+    if options.loans is None:
+        room = torch.zeros(shape.num_bytes, dtype=torch.uint8, device=table.on_card.device)
+        stream.lay(room)
+    return stream
 
 
 def slot_limit(residency: Residency, table: SlotTable, weights: ModelWeights) -> SlotLimit:

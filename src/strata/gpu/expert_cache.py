@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from strata.gpu.weights import ModelWeights
     from strata.model_spec import ModelSpec
@@ -247,15 +248,45 @@ class ExpertCache:
     def carry_out_limit(self) -> None:
         """Opens and closes slots now, if that is wished for. No window may be under way.
 
+        While slots are lent nothing is done; the next window does it.
+
         Raises:
             DeviceError: the card refuses; slots are then as they were.
         """
-        if not self._wished_slots:
+        if not self._wished_slots or self._table.has_lent:
             return
         self.work()
         self._receive(is_waiting=True)
         self.limit.change(self._wished_slots.pop(), self._policy.heat().reshape(-1))
         self._look_at_layers()
+
+    @property
+    def num_open(self) -> int:
+        """Slots that experts may lie in."""
+        return sum(map(len, self.residency.layout.pools))
+
+    def lend(self, num_slots: int) -> Tensor:
+        """[bytes] memory of the last slots of the only pool, until ``take_back``.
+
+        The experts of these slots are missing meanwhile.
+        """
+        self._receive(is_waiting=True)
+        lent = self.residency.layout.pools[0][-num_slots:]
+        self._table.lend(lent)
+        self._look_at_layers()
+        self._table.send()
+        return self.layers[0].slots.blobs[lent[0] : lent[-1] + 1].view(-1)
+
+    def take_back(self) -> None:
+        """What was lent is slots again, and all who are meant to be there set out."""
+        try:
+            if self._notes.has_any:
+                self._learn_prompt()
+        finally:
+            self._table.take_back()
+            self._meter.breaks()
+        self._receive(is_waiting=True)
+        self._move(None)
 
     @property
     def locked_bytes(self) -> int:
@@ -340,7 +371,7 @@ class ExpertCache:
 
     @property
     def _is_open(self) -> bool:
-        """Whether slots may change hands: while many experts are on their way a policy only learns."""
+        """Whether slots may change hands: while many are on their way a policy only learns."""
         return len(self._table.wanting()) < _MOVES_BESIDE
 
     def _learn_prompt(self) -> None:

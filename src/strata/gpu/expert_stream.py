@@ -62,10 +62,10 @@ class ExpertStream:
         table: of the slots.
         shape: of the ring.
         top_k: experts of a row.
-        room: [shape.num_bytes] uint8 on the card, whole pages.
 
     Attributes:
         is_open: whether the chunk at work has its experts brought this way.
+        num_bytes: of the room that ``lay`` takes.
     """
 
     def __init__(
@@ -75,23 +75,17 @@ class ExpertStream:
         table: SlotTable,
         shape: StreamShape,
         top_k: int,
-        room: Tensor,
     ) -> None:
         self._layers, self._memory, self._table, self._top_k = layers, memory, table, top_k
-        self._num_places = shape.num_places
-        self.is_open = False
-        raw, packed, factors = _parts(shape, room)
-        self._raw = raw
-        device = room.device
-        slot_of = torch.full_like(table.on_card, -1)
-        self._staged = [
-            _stages(layer, packed, factors, own, shape.num_places)
-            for layer, own in zip(layers, slot_of, strict=True)
-        ]
-        self._stage_of = slot_of
-        self._sources = torch.zeros(0)
-        self._factors = torch.zeros(0)
-        self._targets = [_targets(staged) for staged in self._staged]
+        self._shape, self._num_places = shape, shape.num_places
+        self.is_open, self.num_bytes = False, shape.num_bytes
+        device = table.on_card.device
+        self._has_room = False
+        self._raw = torch.zeros(0)
+        self._staged: list[ExpertSlots] = []
+        self._stage_of = torch.full_like(table.on_card, -1)
+        self._sources = self._factors = torch.zeros(0)
+        self._targets: list[tuple[Tensor, Tensor]] = []
         # Who was missing, and the most experts of a step, when the steps were worked out.
         self._planned: tuple[NDArray[np.bool_], tuple[int, ...]] | None = None
         self._steps: list[list[Step]] = []
@@ -104,6 +98,28 @@ class ExpertStream:
             self._there = [torch.cuda.Event() for _ in range(RING_PARTS)]  # type: ignore[no-untyped-call]
             self._free = [torch.cuda.Event() for _ in range(RING_PARTS)]  # type: ignore[no-untyped-call]
 
+    def lay(self, room: Tensor | None) -> None:
+        """Where experts pass through from now on; None for nowhere, so that none are brought.
+
+        What has been launched may use the room until it is done, and what it was before.
+
+        Args:
+            room: [num_bytes] uint8 on the card, at a multiple of 256.
+        """
+        self.is_open, self._has_room = False, room is not None
+        if self._stream is not None:
+            here = torch.cuda.current_stream()
+            here.wait_stream(self._stream)
+            self._stream.wait_stream(here)
+        if room is None or (self._staged and room.data_ptr() == self._raw.data_ptr()):
+            return
+        self._raw, packed, factors = _parts(self._shape, room)
+        self._staged = [
+            _stages(layer, packed, factors, own, self._num_places)
+            for layer, own in zip(self._layers, self._stage_of, strict=True)
+        ]
+        self._targets = [_targets(staged) for staged in self._staged]
+
     def begin(self, num_rows: int, limits: Sequence[int]) -> None:
         """A chunk is about to be launched; its first experts set out.
 
@@ -112,7 +128,8 @@ class ExpertStream:
             limits: the most experts of each layer whose products run together.
         """
         num_experts = self._table.on_card.shape[1]
-        self.is_open = num_rows * self._top_k >= _ROWS_AN_EXPERT * num_experts
+        is_worth_it = num_rows * self._top_k >= _ROWS_AN_EXPERT * num_experts
+        self.is_open = is_worth_it and self._has_room
         if not self.is_open:
             return
         self._plan(tuple(limits))
@@ -131,16 +148,6 @@ class ExpertStream:
             if step.missing:
                 self._receive(step)
             yield step.first, step.count, self._staged[layer]
-
-    def settle(self) -> None:
-        """What is launched from now on comes after everything that is on its way."""
-        if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
-
-    def renew(self) -> None:
-        """What is sent from now on comes after everything that has been launched."""
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
 
     def _plan(self, limits: tuple[int, ...]) -> None:
         """Works the steps out, where the slots are not those of the last time."""
@@ -178,7 +185,7 @@ class ExpertStream:
     def _there_of(self, table: Tensor) -> Tensor:
         if self._stream is not None:
             table = table.pin_memory()
-        return table.to(self._raw.device, non_blocking=True)
+        return table.to(self._stage_of.device, non_blocking=True)
 
     def _send(self) -> None:
         """The next step's experts set out, if there is one."""
@@ -198,7 +205,8 @@ class ExpertStream:
                 far.append((place, expert))
         for first in range(0, len(far), MOVED_AT_ONCE):
             some = far[first : first + MOVED_AT_ONCE]
-            sources = self._memory.bounced([(step.layer, expert) for _, expert in some])
+            wanted = [(step.layer, expert) for _, expert in some]
+            sources = self._memory.bounced(wanted, self._stream)
             for (place, _), source in zip(some, sources.tolist(), strict=True):
                 self._copy(source, places[place], layer.home.blob_bytes)
         if self._stream is not None:

@@ -39,11 +39,19 @@ _CONTEXT_STEP = 256
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the size of a conversation follows from; ``chunk``: prompt rows at a time."""
+    """What the size of a conversation follows from.
+
+    Attributes:
+        capacity: tokens.
+        kv_format: of keys and values.
+        chunk: prompt rows at a time.
+        has_loans: prompts borrow the memory of slots, so their buffers take none of their own.
+    """
 
     capacity: int
     kv_format: str
     chunk: int = MAX_CHUNK
+    has_loans: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +147,10 @@ def session_bytes(layout: ModelLayout, spec: ModelSpec, wishes: Wishes) -> dict[
         "keys and values": by_kind[LayerKind.QSA],
         "recurrent state": by_kind[LayerKind.GDN] + total_bytes(state["ple"].values()),
         "buffers": total_bytes(buffer_shapes(layout, spec, wishes.capacity).values()),
-        "prompt buffers": prompt_shapes(spec, layout, wishes.capacity, wishes.chunk).num_bytes,
     }
+    if not wishes.has_loans:
+        prompts = prompt_shapes(spec, layout, wishes.capacity, wishes.chunk)
+        sizes["prompt buffers"] = prompts.num_bytes
     if layout.draft is not None:
         shapes = draft_shapes(spec, wishes.capacity, wishes.kv_format)
         sizes["draft cells"] = total_bytes(shapes.values())
@@ -163,6 +173,8 @@ def with_fitting_chunk(
     plan: MemoryPlan, layout: ModelLayout, spec: ModelSpec, room: int
 ) -> MemoryPlan:
     """The plan with its chunk halved until it fits ``room`` bytes, or is as small as is of use."""
+    if plan.wishes.has_loans:
+        return plan
     while plan.total_bytes > room and plan.wishes.chunk >= 2 * MIN_CHUNK:
         half = plan.wishes.chunk // 2 // CUT_TOKENS * CUT_TOKENS
         wishes = replace(plan.wishes, chunk=half)

@@ -15,6 +15,7 @@ from strata.gpu.cache_options import CacheOptions
 from strata.gpu.expert_cache import ExpertCache
 from strata.gpu.forced_routing import ForcedRouting
 from strata.gpu.host_rows import HostRows
+from strata.gpu.lending import Lender
 from strata.gpu.memory_plan import (
     DRIVER_BYTES,
     MemoryPlan,
@@ -97,11 +98,14 @@ class GpuModel:
         self._session_bytes = 0  # of the largest conversation so far
         self._forced: ForcedRouting | None = None
         self.experts: ExpertCache | None = None
+        self.lender: Lender | None = None
         if host is not None and slots is not None:
             self.experts = ExpertCache(
                 spec, host, slots, self.weights, cache_options or CacheOptions()
             )
             self.weights = self.experts.joined(self.weights)
+            if cache_options is not None and cache_options.loans is not None:
+                self.lender = Lender(self.experts, spec, self.layout, cache_options.loans)
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what re-laying the weights took
         self.ngram_table: NgramTable | None = None
@@ -147,7 +151,7 @@ class GpuModel:
         Raises:
             PlanError: such a conversation is not possible.
         """
-        wishes = Wishes(capacity, self.kv_format, self._chunk)
+        wishes = Wishes(capacity, self.kv_format, self._chunk, has_loans=self.lender is not None)
         session = session_bytes(self.layout, self._spec, wishes)
         plan = MemoryPlan(self.weights.num_bytes, session, wishes)
         if self.device.type != "cuda":

@@ -34,18 +34,22 @@ _IN_PLANES = (torch.float16, torch.bfloat16)  # [2 or 3, N, ...]: parts of numbe
 
 
 class PromptBuffers:
-    """Device memory of a chunk, and the host's side of its inputs.
+    """Device memory of a chunk.
 
     Args:
         shapes: of ``prompt_layout.prompt_shapes``.
         device: where.
+        arena: memory for them; None to take it.
 
     Raises:
         DeviceError: the card has not got the memory.
     """
 
-    def __init__(self, shapes: PromptShapes, device: torch.device) -> None:
-        arena = Arena(shapes.num_bytes, device, "the buffers of a prompt")
+    def __init__(
+        self, shapes: PromptShapes, device: torch.device, arena: Arena | None = None
+    ) -> None:
+        if arena is None:
+            arena = Arena(shapes.num_bytes, device, "the buffers of a prompt")
         self.num_bytes = arena.num_bytes
         self._kept = arena.take_all(shapes.kept)
         self._phases = arena.overlay(shapes.phases)
@@ -53,14 +57,8 @@ class PromptBuffers:
         self._views: dict[tuple[str, str], Tensor] = {}
         self._codes: dict[tuple[str, str], PromptCodes] = {}
         self._num_rows = 0
-        rows = self._kept["rows"]
-        self.max_rows = len(rows)
+        self.max_rows = len(self._kept["rows"])
         torch.arange(self.max_rows, out=self._kept["counted"])
-        is_card = device.type == "cuda"
-        # Two: the host fills one while the card may still be fetching the other.
-        self.host_rows = tuple(
-            torch.empty(rows.shape, dtype=rows.dtype, pin_memory=is_card) for _ in range(2)
-        )
 
     def begin(self, num_rows: int, position: int) -> None:
         """The views from now on are those of a chunk of so many rows."""

@@ -17,7 +17,7 @@ from strata.gpu.draft import GpuDrafter
 from strata.gpu.graphs import WindowRunner
 from strata.gpu.memory_plan import buffer_shapes
 from strata.gpu.newest_tokens import NewestTokens
-from strata.gpu.prompt_layout import CUT_TOKENS, pieces_of, prompt_shapes
+from strata.gpu.prompt_layout import CUT_TOKENS, pieces_of
 from strata.gpu.prompt_reader import PromptReader
 from strata.gpu.sampler import GpuPicker, Sampler
 from strata.gpu.state import GpuCells, SessionState
@@ -77,11 +77,9 @@ class GpuSession:
         sampler = Sampler(self._buffers.tensors)
         self._picker = GpuPicker(sampler, self._decode, spec.vocab_size)
         draft = model.weights.draft
-        self._drafter = (
-            None
-            if draft is None
-            else GpuDrafter(spec, draft, self._buffers, capacity, model.kv_format)
-        )
+        self._drafter: GpuDrafter | None = None
+        if draft is not None:
+            self._drafter = GpuDrafter(spec, draft, self._buffers, capacity, model.kv_format)
         self.cells = GpuCells(spec, self._state, self._drafter)
         ring = None if self._drafter is None else self._drafter.ring
         window = Window(spec, model.weights, self._state, self._buffers, capacity, sampler, ring)
@@ -89,7 +87,7 @@ class GpuSession:
         self._chunk = chunk
         self._reader = PromptReader(
             spec, model.layout, model.weights, self._state, window, self._buffers,
-            prompt_shapes(spec, model.layout, capacity, chunk), model.host_rows,
+            capacity, chunk, model.host_rows, model.lender,
         )  # fmt: skip
         views = input_views(self._buffers.host_inputs, spec)
         self._host_position, self._host_pending = views[0].numpy(), views[1].numpy()
@@ -125,9 +123,8 @@ class GpuSession:
     @property
     def num_bytes(self) -> int:
         """Memory on the card."""
-        draft_bytes = 0 if self._drafter is None else self._drafter.num_bytes
         own_bytes = self._buffers.num_bytes + self._state.num_bytes + self._reader.num_bytes
-        return own_bytes + draft_bytes
+        return own_bytes + (0 if self._drafter is None else self._drafter.num_bytes)
 
     def prefill(
         self,
@@ -151,13 +148,14 @@ class GpuSession:
         """
         tokens = self._checked(tokens)
         self._window = None
-        self._reader.forget()
+        self._chunk = self._reader.begin(len(tokens))
         read = 0
         try:
             for num_rows, is_window in pieces_of(self._position, len(tokens), self._chunk):
                 piece, rest = tokens[read : read + num_rows], tokens[read + num_rows :]
                 is_stopped = None if is_window else self._read_chunk(piece, rest, should_stop)
                 if is_window:
+                    self._reader.end()
                     self._run(piece, self._request_ngrams(piece), has_head=True)
                     self._commit(piece)
                 read += num_rows
@@ -171,6 +169,8 @@ class GpuSession:
             while self._flights:  # the card cannot be stopped: what it is at belongs to the state
                 self._land()
             raise
+        finally:
+            self._reader.end()
         logits: Floats = self._logits(num_rows if is_window else 1)[-1]
         return logits
 

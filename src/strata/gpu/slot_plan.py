@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from strata.errors import PlanError
+from strata.gpu.loan_plan import LEAST_PERCENT, LoanRules, best_loan, slots_for
 from strata.gpu.memory_plan import MemoryPlan, session_bytes, weight_bytes, with_fitting_chunk
+from strata.gpu.prompt_layout import MAX_CHUNK
 from strata.gpu.stream_plan import NUM_STREAMED, StreamShape
 from strata.tiers.slots import layer_slots, shared_slots
 from strata.units import format_bytes
@@ -31,6 +33,8 @@ ADMISSIONS = 1
 
 # Prompt tokens of a step where experts are brought to the card: room is better spent on slots.
 TIERED_CHUNK = 2048
+# Below this, memory of their own serves prompts better than what slots can spare.
+_LEAST_LENT_CHUNK = 1024
 # Of each stage: the bytes as the host has them, twice, and as products want them.
 _STAGE_COPIES = 3
 _PAGE = 4096
@@ -45,12 +49,14 @@ class SlotWishes:
         is_per_layer: slots are divided by layer, not shared.
         reserve_bytes: left free by slots, for what no plan counts: code of kernels, graphs, tables.
         has_own_chunk: the steps of prompts were wished for, so slots do not shorten them.
+        has_loans: prompts may borrow the memory of slots.
     """
 
     num_slots: int | None = None
     is_per_layer: bool = False
     reserve_bytes: int = 0
     has_own_chunk: bool = False
+    has_loans: bool = True
 
 
 def with_slots(layout: ModelLayout, slots: SlotLayout) -> ModelLayout:
@@ -118,21 +124,65 @@ def plan_card(
         PlanError: not even an expert of each layer fits, where each layer has its own slots.
     """
     plan = MemoryPlan(weight_bytes(layout, entries), session_bytes(layout, spec, wishes), wishes)
-    slots = None
-    if wished.num_slots is not None or plan.total_bytes > room_bytes:
-        if not wished.has_own_chunk:
-            wishes = replace(wishes, chunk=min(wishes.chunk, TIERED_CHUNK))
-        none = shared_slots(spec.num_layers, spec.num_experts, 0)
-        bare = plan_with_slots(entries, layout, spec, wishes, none)
-        left = room_bytes - wished.reserve_bytes - bare.total_bytes
-        slots = planned_slots(layout, spec, left, wished)
-        if wished.num_slots is None and slots.num_slots == spec.num_layers * spec.num_experts:
-            # With shorter steps everything fits: nothing has to lie in memory as well.
-            slots = None
-            plan = replace(plan, session=session_bytes(layout, spec, wishes), wishes=wishes)
-        else:
-            plan = plan_with_slots(entries, layout, spec, wishes, slots)
+    if wished.num_slots is None and plan.total_bytes <= room_bytes:
+        return with_fitting_chunk(plan, layout, spec, room_bytes), None
+    wished_chunk = wishes.chunk if wished.has_own_chunk else None
+    own = wishes if wished_chunk else replace(wishes, chunk=min(wishes.chunk, TIERED_CHUNK))
+    slots = _slots_beside(entries, layout, spec, own, wished, room_bytes)
+    if wished.num_slots is None and slots.num_slots == spec.num_layers * spec.num_experts:
+        # With shorter steps everything fits: nothing has to lie in memory as well.
+        plan = replace(plan, session=session_bytes(layout, spec, own), wishes=own)
+        return with_fitting_chunk(plan, layout, spec, room_bytes), None
+    if wished.has_loans:
+        borrowing = replace(wishes, has_loans=True)
+        more = _slots_beside(entries, layout, spec, borrowing, wished, room_bytes)
+        if can_lend(layout, spec, wishes.capacity, more, wished_chunk):
+            return plan_with_slots(entries, layout, spec, borrowing, more), more
+    plan = plan_with_slots(entries, layout, spec, own, slots)
     return with_fitting_chunk(plan, layout, spec, room_bytes), slots
+
+
+def can_lend(
+    layout: ModelLayout, spec: ModelSpec, capacity: int, slots: SlotLayout, wished_chunk: int | None
+) -> bool:
+    """Whether prompts of some length find slots enough to borrow, and their chunks are not short.
+
+    Args:
+        layout: of the model.
+        spec: its geometry.
+        capacity: tokens of a conversation.
+        slots: there are.
+        wished_chunk: rows of a chunk asked for, or None.
+    """
+    if len(slots.pools) != 1 or not slots.num_slots:
+        return False
+    rows = min(capacity, MAX_CHUNK)
+    blob = layout.layers[0].experts.blob_bytes
+    page_bytes = -(-blob // _PAGE) * _PAGE
+    stream = StreamShape(NUM_STREAMED, page_bytes, page_bytes).num_bytes
+    loan = best_loan(
+        rows,
+        LoanRules(wished_chunk),
+        lambda chunk: slots_for(spec, layout, capacity, chunk, stream),
+        num_slots=slots.num_slots,
+        num_pairs=spec.num_layers * spec.num_experts,
+        percent=LEAST_PERCENT,
+    )
+    return loan is not None and loan.chunk >= min(rows, wished_chunk or rows, _LEAST_LENT_CHUNK)
+
+
+def _slots_beside(
+    entries: Mapping[str, TensorEntry],
+    layout: ModelLayout,
+    spec: ModelSpec,
+    wishes: Wishes,
+    wished: SlotWishes,
+    room_bytes: int,
+) -> SlotLayout:
+    """Slots that fit beside everything else."""
+    none = shared_slots(spec.num_layers, spec.num_experts, 0)
+    bare = plan_with_slots(entries, layout, spec, wishes, none)
+    return planned_slots(layout, spec, room_bytes - wished.reserve_bytes - bare.total_bytes, wished)
 
 
 def plan_with_slots(
@@ -145,5 +195,6 @@ def plan_with_slots(
     """What a model with these slots and one conversation take on the card."""
     weights = weight_bytes(with_slots(layout, slots), entries)
     blob = max(layer.experts.blob_bytes for layer in layout.layers)
-    weights["experts on their way"] = way_bytes(blob)
+    num_streamed = 0 if wishes.has_loans else NUM_STREAMED
+    weights["experts on their way"] = way_bytes(blob, NUM_STAGES, num_streamed)
     return MemoryPlan(weights, session_bytes(layout, spec, wishes), wishes)

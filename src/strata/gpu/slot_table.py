@@ -40,6 +40,7 @@ class SlotTable:
         self._first_slots = np.array(firsts, np.int64)[:, None]
         # The key whose bytes a slot holds, EMPTY while others are written there.
         self._held = np.full(layout.num_slots, EMPTY, np.int64)
+        self._is_lent = np.zeros(layout.num_slots, bool)
         self._is_sent = True
         self.on_card = torch.full(shape, -1, dtype=torch.int32, device=device)
         is_card = device.type == "cuda"
@@ -54,9 +55,23 @@ class SlotTable:
         return table
 
     def wanting(self) -> NDArray[np.int64]:
-        """Slots that do not hold the expert they are meant to hold."""
+        """Slots that do not hold the expert they are meant to hold, and could."""
         meant = self._residency.key_in
-        return np.flatnonzero((meant != EMPTY) & (meant != self._held))
+        return np.flatnonzero((meant != EMPTY) & (meant != self._held) & ~self._is_lent)
+
+    @property
+    def has_lent(self) -> bool:
+        """Whether memory of slots is used for something else."""
+        return bool(self._is_lent.any())
+
+    def lend(self, slots: NDArray[np.int64]) -> None:
+        """The memory of these slots is used for something else from now on; they hold nobody."""
+        self.give_up(slots)
+        self._is_lent[slots] = True
+
+    def take_back(self) -> None:
+        """All slots are slots again; those that were lent hold nobody yet."""
+        self._is_lent[:] = False
 
     def num_held(self) -> list[int]:
         """[L] experts whose bytes lie in slots."""

@@ -84,6 +84,10 @@ class WindowMeter:
         self._period = now_s - (self._begun or 0.0) if has_period else None
         self._begun = now_s
 
+    def breaks(self) -> None:
+        """Something else than windows was done."""
+        self._begun = None
+
     @property
     def free_s(self) -> float | None:
         """A window of one row from one's beginning to the next's, without what layers waited for

@@ -154,12 +154,14 @@ def lend_region(residency: Residency, num_slots: int) -> list[int]:
     return [int(key) for key in last if key != EMPTY]
 
 
-def lent_slots(num_slots: int, slots_needed: int, lend_percent: int) -> int:
+def lent_slots(
+    num_slots: int, slots_needed: int, lend_percent: int, slots_left: int = MIN_SLOTS_LEFT
+) -> int:
     """How many tail slots a prompt of a size may borrow; 0 where it may not at all.
 
-    At least ``MIN_SLOTS_LEFT`` stay, and no more than ``lend_percent`` go.
+    At least ``slots_left`` stay, and no more than ``lend_percent`` go.
     """
-    fits = slots_needed + MIN_SLOTS_LEFT <= num_slots
+    fits = slots_needed + slots_left <= num_slots
     return slots_needed if fits and 100 * slots_needed <= lend_percent * num_slots else 0
 
 
