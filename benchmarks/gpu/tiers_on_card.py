@@ -250,6 +250,7 @@ def read_prompt(session, length: int) -> float:
     seconds = []
     for _ in range(2):
         session.reset()
+        torch.cuda.synchronize()
         begin = time.perf_counter()
         session.prefill(prompt.astype(np.int32))
         seconds.append(time.perf_counter() - begin)
