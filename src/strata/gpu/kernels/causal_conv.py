@@ -74,38 +74,6 @@ def weights_of(weight_ptr, channel, mask, num_channels, KERNEL: tl.constexpr):
 
 
 @triton.jit
-def past_of(
-    ring_ptr, channel, mask, position, num_channels, KERNEL: tl.constexpr, RING: tl.constexpr
-):
-    """The KERNEL - 1 inputs before the window's first row, the oldest first."""
-    rows = ()
-    for back in tl.static_range(KERNEL - 1, 0, -1):
-        before = position - back
-        slot = (before & (RING - 1)).to(tl.int32)
-        x = tl.load(ring_ptr + slot * num_channels + channel, mask & (before >= 0), 0.0)
-        rows = rows + (x,)
-    return rows
-
-
-@triton.jit
-def conv_rows(past, own, taps):
-    """silu of the convolution whose inputs are ``past`` and then ``own``; bits of ``conv_silu``."""
-    y = tl.zeros(own.shape, tl.float32)
-    for tap in tl.static_range(len(past)):
-        y += taps[tap] * past[tap]
-    return silu(y + taps[len(past)] * own)
-
-
-@triton.jit
-def followed(past, own):
-    """``past`` of the row after: without its oldest, with ``own``."""
-    rows = ()
-    for tap in tl.static_range(1, len(past)):
-        rows = rows + (past[tap],)
-    return rows + (own,)
-
-
-@triton.jit
 def keep_row(ring_ptr, channel, mask, row, position, num_channels, x, RING: tl.constexpr):
     """Puts a row's input into the ring."""
     slot = ((position + row) & (RING - 1)).to(tl.int32)

@@ -22,7 +22,7 @@ import triton.language as tl
 
 from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid, silu
 from strata.gpu.kernels.conv_prompt import UNIT
-from strata.gpu.kernels.gated_delta import softplus
+from strata.gpu.kernels.delta_step import softplus
 from strata.gpu.kernels.halves import add_pairs, dot_pairs, load_pair, power_scale, split
 from strata.gpu.kernels.prompt_codes import store_prompt_codes
 from strata.gpu.kernels.sizes import cdiv, next_power_of_2
