@@ -129,8 +129,8 @@ class ExpertMover:
         far = np.flatnonzero(sources == 0)
         if len(far):
             wanted = [(moves[i].layer, moves[i].expert) for i in far.tolist()]
-            sources[far] = self._memory.bounced(wanted)
-        jobs = self._jobs(moves, layers, sources)
+            sources[far] = self._memory.bounced(wanted, self._stream)
+        jobs = self._jobs(moves, sources)
         if self._is_card:
             for number, source in enumerate(sources.tolist()):
                 self._memory.send(source, self._raw[number].data_ptr(), size, stream)
@@ -138,15 +138,15 @@ class ExpertMover:
             copy_from_host(jobs, self._raw, size)
         repack(layers[0].tables, layout, jobs, self._raw)
 
-    def _jobs(
-        self, moves: Sequence[Move], layers: Sequence[LayerTier], sources: NDArray[np.int64]
-    ) -> Jobs:
-        rows = [sources.tolist(), [], [], []]
-        for layer, move in zip(layers, moves, strict=True):
-            rows[1].append(layer.factors.data_ptr() + 12 * move.expert)
-            rows[2].append(layer.slots.blobs[move.place].data_ptr())
-            rows[3].append(layer.slots.scales[move.place].data_ptr())
-        table = torch.tensor(rows, dtype=torch.int64)
+    def _jobs(self, moves: Sequence[Move], sources: NDArray[np.int64]) -> Jobs:
+        places = np.array([move.place for move in moves])
+        experts = np.array([move.expert for move in moves])
+        # Asked for anew each time: a layer's slots may have been given back and taken again.
+        by_layer = {move.layer: _bases(self._layers[move.layer]) for move in moves}
+        bases = np.array([by_layer[move.layer] for move in moves]).T
+        factors, blobs, blob_bytes, scales, scale_bytes = bases
+        targets = blobs + blob_bytes * places, scales + scale_bytes * places
+        table = torch.from_numpy(np.stack((sources, factors + 12 * experts, *targets)))
         if self._is_card:
             table = table.pin_memory().to(self._device, non_blocking=True)
         return Jobs(*table)
@@ -155,3 +155,13 @@ class ExpertMover:
 def _marks() -> tuple[torch.cuda.Event, torch.cuda.Event]:
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     return begun, ended
+
+
+def _bases(layer: LayerTier) -> tuple[int, int, int, int, int]:
+    """Addresses of a layer's factors, blobs and their factors, the latter two with their steps."""
+    blobs, scales = layer.slots.blobs, layer.slots.scales
+    return (
+        layer.factors.data_ptr(),
+        blobs.data_ptr(), blobs.stride(0) * blobs.element_size(),
+        scales.data_ptr(), scales.stride(0) * scales.element_size(),
+    )  # fmt: skip
