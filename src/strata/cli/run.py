@@ -1,7 +1,7 @@
 """``strata run``: one prompt, one answer. Text on stdout, everything else on stderr."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -112,7 +112,7 @@ def command(
         Console(stderr=True, highlight=False, soft_wrap=True).print(part)
 
 
-def thinking_values(engine: Engine, is_on: bool | None) -> dict[str, bool]:  # noqa: FBT001
+def thinking_values(engine: Engine, is_on: bool | None) -> dict[str, Any]:  # noqa: FBT001
     """What the chat template is told of thinking; nothing when nobody asked.
 
     Raises:

@@ -52,7 +52,8 @@ def form_wish(body: Sampling, given: ResponseFormat | None = None) -> FormWish |
     """
     wished = None
     if given is not None:
-        schema, where = given.schema, "schema"
+        schema: object = given.schema
+        where = "schema"
         if given.json_schema is not None:
             schema, where = given.json_schema.schema, "json_schema.schema"
         elif given.type == "json_schema" and schema is None:
