@@ -19,18 +19,18 @@ import time
 import torch
 import triton
 import triton.language as tl
-from layer_launches import BLOCK, BUDGET, HEAD_DIM, HEADS, Maker, _cells, launches
+from layer_launches import BLOCK, BUDGET, HEAD_DIM, HEADS, Maker, _cells, _gdn, launches
 from window_on_card import Switch
 
 from strata.gpu.float_matrix import pack_floats
-from strata.gpu.kernels import arith, attention, indexer
+from strata.gpu.kernels import arith, attention, gated_delta, indexer
 from strata.gpu.kernels.float_product import float_product
 from strata.gpu.kernels.float_tiling import FloatTiling, tiling_of
 from strata.gpu.kernels.quantize import empty_codes
 from strata.gpu.kernels.stream_read import read_activated
 
 D, STREAMS, RANK, CELLS, COPIES = 2560, 4, 320, 4096, 14
-SMALL = ("write", "route", "gdn window", "score", "select")
+SMALL = ("write", "route", "score", "select")
 TILINGS = {
     "down": [(2, 1), (4, 1), (4, 2), (4, 4), (3, 3), (8, 2), (8, 4)],
     "router": [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 4)],
@@ -122,6 +122,19 @@ def select_cases(n: int):
         yield "select", f"warps {warps}", [run], (chosen,)
 
 
+def step_cases(n: int):
+    """Columns of a warp and warps; their equal bits are tested in ``test_gpu_gated_delta``."""
+    for columns, warps in ((4, 4), (4, 8), (4, 2), (2, 8), (2, 4), (1, 8)):
+        (window,) = _gdn(Maker("cuda", n, CELLS, CELLS + 256), 36)
+
+        def run(one, setting=(columns, warps)):
+            gated_delta.STEP_COLUMNS, gated_delta.STEP_WARPS = setting
+            one()
+
+        name = f"columns {columns} warps {warps}; with the gated norm"
+        yield "step", name, [lambda one=one, run=run: run(one) for one in window.copies], ()
+
+
 def cases(n: int):
     torch.manual_seed(n)
     for kind in TILINGS:
@@ -129,6 +142,7 @@ def cases(n: int):
     yield from read_cases(n)
     yield from attention_cases(n)
     yield from select_cases(n)
+    yield from step_cases(n)
     for launch in launches("cuda", n, CELLS, CELLS + 256, 36):
         if launch.name.startswith(SMALL):
             yield "small", launch.name, launch.copies, ()

@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 
 from tests.unit.gpu.row_codes import assert_equal_codes, zero_codes  # noqa: E402
 
+from strata.gpu.kernels import gated_delta  # noqa: E402
 from strata.gpu.kernels.causal_conv import ring_rows  # noqa: E402
 from strata.gpu.kernels.gated_delta import (  # noqa: E402
     STEP_RING,
@@ -130,6 +131,21 @@ def test_rows_are_the_same_bits_however_they_are_windowed(rows: list[int], devic
     layer.window(stepped, 0, 0, 14, 8)
     layer.window(state, 0, 0, 14, pending)
     assert torch.equal(state.memory, stepped.memory)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 2), (1, 8)])
+def test_how_columns_are_dealt_out_changes_no_bit(
+    shape: tuple[int, int], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = Layer(SMALL, 3, device)
+    states = layer.state(6), layer.state(6)
+    expected = layer.window(states[0], 0, 3, 6, 0)
+    layer.window(states[0], 0, 0, 9, 3)
+    monkeypatch.setattr(gated_delta, "STEP_COLUMNS", shape[0])
+    monkeypatch.setattr(gated_delta, "STEP_WARPS", shape[1])
+    assert torch.equal(layer.window(states[1], 0, 3, 6, 0), expected)
+    layer.window(states[1], 0, 0, 9, 3)
+    assert torch.equal(states[1].memory, states[0].memory)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
