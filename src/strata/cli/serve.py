@@ -95,6 +95,8 @@ def command(
         serve(
             settings,
             options,
-            on_listening=lambda address: say(f"listening on {address}; loading the model."),
+            on_listening=lambda address: say(
+                f"listening on {address}; loading the model. A browser shows a chat there."
+            ),
             on_ready=lambda model: say(f"ready: {model}"),
         )
