@@ -55,6 +55,8 @@ _PROGRAM_BYTES = 384 * MiB
 _CARD_PROGRAM_BYTES = 2048 * MiB
 # Experts cached for a card, at most: those that came off it, and what is on the disk alone.
 _CARD_PLACES = 512
+# Experts that are read at once, at most: of a window, or three runs of a prompt.
+_MOST_ON_THEIR_WAY = 96
 _NUM_BYTES_OF_CELL = {"f16": 2, "f32": 4}
 _DEFAULT_CONTEXT = 8192
 
@@ -91,8 +93,7 @@ def open_tier(
     if whole <= room:
         return None
     place = max(shape.blob_bytes for shape in shapes)
-    num_places = room // place
-    if num_places < spec.top_k:
+    if room < spec.top_k * place:
         least = others + spec.top_k * place
         raise PlanError(
             f"this model needs {format_bytes(least)} of memory even where its experts stay on the "
@@ -101,14 +102,25 @@ def open_tier(
             f"{format_bytes(place)}\n"
             "  Try: a larger --ram-limit, a smaller --context, or close other programs."
         )
+    disk = experts_on_disk(ctx, index, spec, shapes, settings, on_progress)
+    num_places = max(spec.top_k, cache_places(room, place, is_packed=disk.is_packed))
     telemetry.notice(
         "expert-tier",
         f"experts take {format_bytes(whole)}, of which {format_bytes(num_places * place)} are kept "
         "in memory; the others are read from the disk when they are wanted.",
     )
-    disk = experts_on_disk(ctx, index, spec, shapes, settings, on_progress)
     none_kept = [np.zeros(0, np.int64)] * len(shapes)
-    return ExpertTier(ctx, shapes, disk, none_kept, int(num_places))
+    return ExpertTier(ctx, shapes, disk, none_kept, num_places)
+
+
+def cache_places(room: int, place: int, *, is_packed: bool) -> int:
+    """Experts that a cache of so many bytes has room for.
+
+    What is not packed passes through memory as the file has it, up to as many as are read at once.
+    """
+    if is_packed:
+        return room // place
+    return max(room // (2 * place), room // place - _MOST_ON_THEIR_WAY)
 
 
 def open_host(
@@ -118,12 +130,15 @@ def open_host(
     settings: Settings,
     slots: SlotLayout,
     ranking: NDArray[np.int64] | None,
+    *,
+    num_lent: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ExpertHost:
     """What has every expert for a card with these slots: all in memory, or only some of them.
 
-    Where not all fit, or that is wished, memory has what is in no slot at the start, and a cache
-    for what changes places with it; where even that does not fit, the best of it.
+    Where not all fit, or that is wished, memory has what is in no slot at the start, as many of
+    those whose slots prompts borrow as there is room for, and a cache for what changes places;
+    where even the first do not fit, the best of them.
 
     Args:
         ctx: threads that pack and compute.
@@ -132,6 +147,7 @@ def open_host(
         settings: ram_limit, resident_experts, expert_store and mmap_experts are used.
         slots: of the card.
         ranking: keys, the one most worth a slot first; None for no preference.
+        num_lent: most slots that a prompt borrows.
         on_progress: called with (bytes, bytes in all) while a store is made.
 
     Raises:
@@ -158,7 +174,7 @@ def open_host(
     num_places = max(spec.top_k, min(_CARD_PLACES, room // (4 * place)))
     blob_bytes = [shape.blob_bytes for shape in shapes]
     plan = resident_plan(
-        [first_filling(slots, ranking)], [0], blob_bytes, room - num_places * place, ranking
+        [first_filling(slots, ranking)], [num_lent], blob_bytes, room - num_places * place, ranking
     )
     telemetry.notice("expert-tier", f"{plan.describe()}; the others stay on the disk.")
     disk = experts_on_disk(ctx, index, spec, shapes, settings, on_progress)

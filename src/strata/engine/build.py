@@ -99,11 +99,15 @@ def _load(
     index, spec = model_file.index, model_file.spec
     capacity = context_len(settings, spec)
 
-    def make_host(slots: SlotLayout, ranking: NDArray[np.int64] | None) -> ExpertHost:
+    def make_host(
+        slots: SlotLayout, ranking: NDArray[np.int64] | None, num_lent: int
+    ) -> ExpertHost:
         # One core stays with the thread that launches.
         threads = settings.threads or max(1, physical_cores() - 1)
         ctx = open_context(threads, settings.isa)
-        return open_host(ctx, index, spec, settings, slots, ranking, on_progress)
+        return open_host(
+            ctx, index, spec, settings, slots, ranking, num_lent=num_lent, on_progress=on_progress
+        )
 
     if settings.device == "cuda":
         return load_on_card(index, spec, settings, capacity, on_progress, make_host), "cuda"

@@ -43,7 +43,7 @@ def load_on_card(
     settings: Settings,
     capacity: int,
     on_progress: OnProgress | None,
-    make_host: Callable[[SlotLayout, NDArray[np.int64] | None], ExpertHost] | None = None,
+    make_host: Callable[[SlotLayout, NDArray[np.int64] | None, int], ExpertHost] | None = None,
 ) -> Model:
     """The model on a card; arguments and errors are those of ``strata.gpu.build.load_model``.
 

@@ -22,7 +22,7 @@ from strata.gpu.memory_plan import (
 from strata.gpu.model import GpuModel
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK
-from strata.gpu.slot_plan import ADMISSIONS, NUM_STAGES, SlotWishes, plan_card
+from strata.gpu.slot_plan import ADMISSIONS, NUM_STAGES, SlotWishes, most_lent, plan_card
 from strata.tiers.kept_profile import starting_profile
 from strata.tiers.policy_table import PolicyOptions
 from strata.units import MiB, format_bytes
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from strata.formats.tensor_index import TensorIndex
+    from strata.gpu.model_layout import ModelLayout
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
     from strata.tiers.hand_off import ExpertHost
     from strata.tiers.slots import SlotLayout
 
-    MakeHost = Callable[[SlotLayout, NDArray[np.int64] | None], ExpertHost]
+    MakeHost = Callable[[SlotLayout, NDArray[np.int64] | None, int], ExpertHost]
 
 # A slow disk may have to read all of a layer's experts before a window goes on.
 _FILE_LIMIT_SECONDS = 30.0
@@ -62,8 +63,9 @@ def load_model(
         settings: kv_format, vram_limit, chunk_tokens, direct_io, draft_tokens and those of the
             expert cache are used.
         capacity: tokens of the conversation that is to fit.
-        make_host: makes what has and computes experts that are not on the card, from its slots and
-            the ranking they are filled by; None where all of them have to be there.
+        make_host: makes what has and computes experts that are not on the card, from its slots, the
+            ranking they are filled by, and how many of the last of them prompts may borrow; None
+            where all experts have to be on the card.
         on_progress: called with (bytes read, bytes to read).
 
     Raises:
@@ -94,11 +96,15 @@ def load_model(
     name = torch.cuda.get_device_name(device)
     telemetry.notice("memory-plan", f"memory on {name}:\n{plan.table()}")
     options = None if slots is None else _cache_options(spec, settings)
-    if options is not None and plan.wishes.has_loans:
-        options = replace(options, loans=LoanRules(settings.chunk_tokens))
     host = None
     if make_host is not None and slots is not None and options is not None:
-        host = make_host(slots, None if options.profile is None else options.profile.keys)
+        num_lent = 0
+        if plan.wishes.has_loans:
+            options = replace(options, loans=LoanRules(settings.chunk_tokens))
+            num_lent = most_lent(layout, spec, capacity, slots, settings.chunk_tokens)
+            _tell_lent(layout, slots, num_lent)
+        ranking = None if options.profile is None else options.profile.keys
+        host = make_host(slots, ranking, num_lent)
         if any(home.held is not None for home in host.layers):
             options = replace(options, limit_seconds=_FILE_LIMIT_SECONDS)
     model = GpuModel(
@@ -141,6 +147,16 @@ def _slot_wishes(settings: Settings) -> SlotWishes:
         settings.vram_reserve * MiB,
         settings.chunk_tokens is not None,
         settings.prefill_borrow,
+    )
+
+
+def _tell_lent(layout: ModelLayout, slots: SlotLayout, num_lent: int) -> None:
+    """Says how much of the slots prompts take."""
+    size = format_bytes(num_lent * layout.layers[0].experts.blob_bytes)
+    telemetry.notice(
+        "lending",
+        f"the longest prompts borrow {num_lent} of {slots.num_slots} slots ({size}); their experts "
+        "come back afterwards.",
     )
 
 

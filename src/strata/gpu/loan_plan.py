@@ -24,9 +24,10 @@ LADDER = (8192, 6144, 4096, 3072, 2048, 1024, 512, MIN_CHUNK)
 
 _ROWS_STEP = 256
 # Where most experts are not page-locked, refilling slots goes through a small buffer.
-_PERCENT_LOCKED, _LOCKED_SHARE = 90, 0.9
-LEAST_PERCENT = 85
-"""Percent of the slots that may be lent in any case."""
+LEAST_PERCENT, MOST_PERCENT = 85, 90
+"""Percent of the slots that may be lent in any case, and where most experts are page-locked."""
+
+_LOCKED_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Loan(NamedTuple):
 
 def lend_percent(locked_bytes: int, expert_bytes: int) -> int:
     """Percent of the slots that may be lent."""
-    return _PERCENT_LOCKED if locked_bytes >= _LOCKED_SHARE * expert_bytes else LEAST_PERCENT
+    return MOST_PERCENT if locked_bytes >= _LOCKED_SHARE * expert_bytes else LEAST_PERCENT
 
 
 def chunks_to_try(num_rows: int, wished: int | None) -> list[int]:

@@ -9,10 +9,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from strata.errors import PlanError
-from strata.gpu.loan_plan import LEAST_PERCENT, LoanRules, best_loan, slots_for
+from strata.gpu.loan_plan import (
+    LEAST_PERCENT,
+    MOST_PERCENT,
+    LoanRules,
+    best_loan,
+    chunks_to_try,
+    slots_for,
+)
 from strata.gpu.memory_plan import MemoryPlan, session_bytes, weight_bytes, with_fitting_chunk
 from strata.gpu.prompt_layout import MAX_CHUNK
 from strata.gpu.stream_plan import NUM_STREAMED, StreamShape
+from strata.tiers.resident_plan import region_slots
 from strata.tiers.slots import layer_slots, shared_slots
 from strata.units import format_bytes
 
@@ -156,10 +164,7 @@ def can_lend(
     """
     if len(slots.pools) != 1 or not slots.num_slots:
         return False
-    rows = min(capacity, MAX_CHUNK)
-    blob = layout.layers[0].experts.blob_bytes
-    page_bytes = -(-blob // _PAGE) * _PAGE
-    stream = StreamShape(NUM_STREAMED, page_bytes, page_bytes).num_bytes
+    rows, stream = min(capacity, MAX_CHUNK), _stream_bytes(layout)
     loan = best_loan(
         rows,
         LoanRules(wished_chunk),
@@ -169,6 +174,22 @@ def can_lend(
         percent=LEAST_PERCENT,
     )
     return loan is not None and loan.chunk >= min(rows, wished_chunk or rows, _LEAST_LENT_CHUNK)
+
+
+def most_lent(
+    layout: ModelLayout, spec: ModelSpec, capacity: int, slots: SlotLayout, wished_chunk: int | None
+) -> int:
+    """Slots that prompts of a conversation ever borrow at a time; see ``can_lend``."""
+    needed = [
+        slots_for(spec, layout, capacity, chunk, _stream_bytes(layout))
+        for chunk in chunks_to_try(capacity, wished_chunk)
+    ]
+    return region_slots(slots.num_slots, needed, MOST_PERCENT)
+
+
+def _stream_bytes(layout: ModelLayout) -> int:
+    page_bytes = -(-layout.layers[0].experts.blob_bytes // _PAGE) * _PAGE
+    return StreamShape(NUM_STREAMED, page_bytes, page_bytes).num_bytes
 
 
 def _slots_beside(

@@ -14,16 +14,19 @@ from tests.unit.gpu.test_gpu_memory_plan import entries_of
 
 from strata.errors import PlanError
 from strata.formats.synth import GEOMETRIES, MIXES, uniform_mix
+from strata.gpu.loan_plan import slots_for
 from strata.gpu.memory_plan import Wishes, plan_memory
 from strata.gpu.model_layout import model_layout
 from strata.gpu.slot_plan import (
     NUM_STAGES,
     SlotWishes,
+    most_lent,
+    plan_card,
     plan_with_slots,
     planned_slots,
     with_slots,
 )
-from strata.gpu.stream_plan import NUM_STREAMED
+from strata.gpu.stream_plan import NUM_STREAMED, StreamShape
 from strata.settings import EXPERT_POLICIES
 from strata.tiers.policy_table import DEFAULT_POLICY, POLICIES
 from strata.tiers.slots import layer_slots, shared_slots
@@ -97,3 +100,47 @@ def test_slots_of_a_pool_lie_in_its_first_layer(even) -> None:
 def test_the_policies_that_can_be_wished_for_are_those_there_are() -> None:
     assert set(EXPERT_POLICIES) == set(POLICIES)
     assert DEFAULT_POLICY == "ema"
+
+
+def test_prompts_borrow_where_slots_are_shared_and_enough(even, mixed) -> None:
+    spec, entries, layout = even
+    wishes = Wishes(4096, "f16", 8192)
+    whole = plan_memory(entries, spec, wishes)
+    blob = layout.layers[0].experts.blob_bytes
+    room = whole.total_bytes - 500 * blob
+    own, few = plan_card(entries, layout, spec, wishes, SlotWishes(has_loans=False), room)
+    lent, more = plan_card(entries, layout, spec, wishes, SlotWishes(), room)
+    assert few is not None
+    assert more is not None
+    assert lent.wishes == Wishes(4096, "f16", 8192, has_loans=True)
+    assert not own.wishes.has_loans
+    # What prompts no longer have for good is slots; it is all used.
+    assert more.num_slots > few.num_slots + 100
+    assert "prompt buffers" not in lent.session
+    assert 0 <= room - lent.total_bytes < blob
+    num = most_lent(layout, spec, 4096, more, None)
+    needed = [
+        slots_for(spec, layout, 4096, chunk, stream_of(blob).num_bytes)
+        for chunk in (4096, 3072, 2048, 1024, 512, 256)
+    ]
+    assert num == max(n for n in needed if n + 128 <= more.num_slots and n <= 0.9 * more.num_slots)
+
+    # Slots that are divided, or too few, lend nothing.
+    divided = SlotWishes(is_per_layer=True)
+    plan, _ = plan_card(entries, layout, spec, wishes, divided, room)
+    assert not plan.wishes.has_loans
+    plan, slots = plan_card(entries, layout, spec, wishes, SlotWishes(130), room)
+    assert slots is not None
+    assert (slots.num_slots, plan.wishes.has_loans) == (130, False)
+    spec, entries, layout = mixed
+    whole = plan_memory(entries, spec, wishes)
+    plan, slots = plan_card(
+        entries, layout, spec, wishes, SlotWishes(), int(whole.total_bytes * 0.7)
+    )
+    assert slots is not None
+    assert not plan.wishes.has_loans
+
+
+def stream_of(blob: int) -> StreamShape:
+    page_bytes = -(-blob // 4096) * 4096
+    return StreamShape(NUM_STREAMED, page_bytes, page_bytes)
