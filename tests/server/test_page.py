@@ -400,6 +400,18 @@ def test_conversations_outlive_the_page(open_page):
     page.get_by_text("Conversations you begin appear here.").wait_for()
 
 
+def test_a_page_that_is_closed_keeps_what_was_written(open_page):
+    page = open_page()
+    page.fill("#prompt", "slow")
+    page.press("#prompt", "Enter")
+    page.locator(".answer .prose p").wait_for()
+    page.wait_for_timeout(3000)
+    page.reload()
+    page.locator(".conversation").click()
+    assert last(page).locator(".prose").inner_text().count("word") > 20
+    assert last(page).locator(".ending").inner_text() == "Stopped"
+
+
 def test_an_answer_is_followed_unless_one_reads_above(open_page):
     page = open_page()
     say(page, "long")

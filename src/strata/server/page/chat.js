@@ -10,6 +10,8 @@ import { numChanged, openSettings } from "/page/sampling.js";
 
 const LAST_SYSTEM = "strata.system";
 const NEAR_END_PX = 90;
+// A page that is closed loses no more of an answer than this.
+const SAVE_EVERY_MS = 2000;
 
 const state = {
   conversation: null,
@@ -19,6 +21,7 @@ const state = {
   facts: null, // of the model, from the page's start
   isFollowing: true,
   frame: 0,
+  saveAt: 0,
 };
 
 /** Makes the view work. `facts` tells of the model what it says once it is known. */
@@ -137,6 +140,10 @@ async function answer() {
 
 /** Draws a message that has grown, at most once a frame. */
 function changed(conversation, message) {
+  if (performance.now() > state.saveAt) {
+    state.saveAt = performance.now() + SAVE_EVERY_MS;
+    store.save(conversation);
+  }
   if (state.conversation !== conversation || state.frame) return;
   state.frame = requestAnimationFrame(() => {
     state.frame = 0;
