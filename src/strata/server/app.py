@@ -71,7 +71,7 @@ def build_app(serving: Serving, rules: Rules, monitor: Monitor) -> ASGIApp:
     app = Starlette(
         routes=[Route(path, route, methods=[method]) for method, path, route in ROUTES],
         exception_handlers={
-            Fault: _on_fault,
+            Fault: on_fault,
             HTTPException: _on_http_error,
             Exception: _on_bug,
         },
@@ -83,7 +83,8 @@ def build_app(serving: Serving, rules: Rules, monitor: Monitor) -> ASGIApp:
     return Guard(app, rules)
 
 
-def _on_fault(request: Request, error: Exception) -> Response:
+def on_fault(request: Request, error: Exception) -> Response:
+    """The answer to what went wrong, in the words of the path's API."""
     fault = error if isinstance(error, Fault) else Fault(500, str(error))
     is_anthropic = request.url.path.startswith("/v1/messages")
     body = anthropic_error(fault) if is_anthropic else openai_error(fault)
@@ -94,10 +95,10 @@ def _on_http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = f"{request.method} {request.url.path}"
     texts = {404: f"there is no {what} here.", 405: f"{what} is not possible; another method is."}
-    return _on_fault(request, Fault(status, texts.get(status, f"{what} failed.")))
+    return on_fault(request, Fault(status, texts.get(status, f"{what} failed.")))
 
 
 def _on_bug(request: Request, error: Exception) -> Response:
     # The text of a bug may hold anything, a prompt too, so only the log has it.
     _LOGGER.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _on_fault(request, Fault(500, "the server made a mistake; its log says more."))
+    return on_fault(request, Fault(500, "the server made a mistake; its log says more."))

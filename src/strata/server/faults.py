@@ -58,9 +58,11 @@ _OPENAI_TYPES: Final = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
 }
 _ANTHROPIC_TYPES: Final = {
     **_OPENAI_TYPES,

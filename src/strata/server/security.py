@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Whether the server lives is no secret, and the page is what asks for the key.
 _OPEN_PATHS: Final = frozenset({"/health", "/"})
 _OPEN_FOLDER: Final = "/page/"
+MAX_HEAD_BYTES: Final = 64 * 1024
 _DRAINED_BODIES: Final = 4
 _DRAIN_S: Final = 5.0
 _ALLOWED_HEADERS: Final = "authorization, content-type, x-api-key, anthropic-version"
@@ -41,6 +42,8 @@ class Rules:
     origins: tuple[str, ...] = ()
     """Origins of other web pages that may ask; ``*`` for any."""
     max_body_bytes: int = 32 * 1024 * 1024
+    max_body_s: float = 60.0
+    """How long a body may take to arrive."""
 
 
 def check_bind(host: str, api_key: str | None) -> None:
@@ -95,6 +98,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_head(scope)
             self._check_caller(scope, headers)
             if scope["method"] == "OPTIONS" and is_known_origin:
                 await _preflight(scope, receive, send_marked)
@@ -147,12 +151,21 @@ class Guard:
             raise Fault(415, f"content-type must be application/json, not {kind!r}.")
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Counts what comes in, for bodies that do not say their length."""
+        """Counts what comes in, for bodies that do not say their length, and how long it takes."""
         num_left = self._rules.max_body_bytes
+        is_whole = False
+        end_s = asyncio.get_running_loop().time() + self._rules.max_body_s
 
         async def count() -> Message:
-            nonlocal num_left
-            message = await receive()
+            nonlocal num_left, is_whole
+            try:
+                # Behind the body only the client's leaving is waited for.
+                async with asyncio.timeout_at(None if is_whole else end_s):
+                    message = await receive()
+            except TimeoutError:
+                text = f"the body took longer than {self._rules.max_body_s:g} s."
+                raise Fault(408, text) from None
+            is_whole = not message.get("more_body", False)
             num_left -= len(message.get("body", b""))
             if num_left < 0:
                 raise self._too_long()
@@ -173,6 +186,14 @@ class Guard:
 
     def _too_long(self) -> Fault:
         return Fault(413, f"the body is longer than {self._rules.max_body_bytes} bytes.")
+
+
+def _check_head(scope: Scope) -> None:
+    """The web server bounds heads that come in pieces, not those that come at once."""
+    num_bytes = len(scope.get("raw_path", b"")) + len(scope.get("query_string", b""))
+    num_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
+    if num_bytes > MAX_HEAD_BYTES:
+        raise Fault(431, f"the headers are longer than {MAX_HEAD_BYTES} bytes.")
 
 
 def _is_address_or_local(name: str) -> bool:

@@ -19,12 +19,13 @@ import uvicorn
 from strata.errors import EngineStopped, SettingsError
 from strata.server.app import build_app
 from strata.server.child import OpenModel
+from strata.server.connections import TimedConnection
 from strata.server.engine_process import EngineProcess, Limits
 from strata.server.faults import Fault
 from strata.server.model_side import ModelSide
 from strata.server.monitor import Monitor
 from strata.server.pictures import Pictures
-from strata.server.security import Rules, check_bind
+from strata.server.security import MAX_HEAD_BYTES, Rules, check_bind
 from strata.server.serving import Serving
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ async def _run(
 ) -> None:
     config = uvicorn.Config(
         app,
+        http=TimedConnection,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
