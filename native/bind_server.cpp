@@ -65,14 +65,15 @@ void make_server(ExpertServer *self, Context &ctx, nb::list layers, const std::v
     new (self) ExpertServer(ctx, std::move(all), source, box, max_rows, k);
 }
 
-// [layers, 5]: requests, entries, experts, bytes, nanoseconds.
+// [layers, 7]: requests, entries, experts, bytes, nanoseconds; experts and bytes from files.
 void read_counts(const ExpertServer &server, nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
-    if ((int64_t)out.shape(0) != server.num_layers() || out.shape(1) != 5) refuse("counts are [layers, 5]");
+    if ((int64_t)out.shape(0) != server.num_layers() || out.shape(1) != 7) refuse("counts are [layers, 7]");
     for (int64_t i = 0; i < server.num_layers(); i++) {
         const ServedCounts &counts = server.counts(i);
-        int64_t *row = out.data() + 5 * i;
+        int64_t *row = out.data() + 7 * i;
         row[0] = counts.requests, row[1] = counts.entries, row[2] = counts.experts;
         row[3] = counts.bytes, row[4] = counts.nanoseconds;
+        row[5] = counts.from_file, row[6] = counts.file_bytes;
     }
 }
 

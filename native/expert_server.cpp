@@ -237,6 +237,8 @@ AnswerStatus ExpertServer::run_fetched(int64_t number, const Activations &x, int
         if (!run_groups(layers_[number], x, present_)) status = ANSWER_NOT_FINITE;
     }
     wait_nanoseconds = fetch.wait_nanoseconds();
+    counts_[number].from_file += fetch.num_read();
+    counts_[number].file_bytes += fetch.bytes_read();
     return fetch.has_failed() ? ANSWER_NOT_READ : status;
 }
 

@@ -29,9 +29,9 @@ struct Mailbox {
 
 enum AnswerStatus { ANSWER_GOOD = 0, ANSWER_NOT_FINITE = 1, ANSWER_REFUSED = 2, ANSWER_NOT_READ = 3 };
 
-// What has been done for one layer.
+// What has been done for one layer; of the experts, those that were read from a file first.
 struct ServedCounts {
-    std::atomic<int64_t> requests{0}, entries{0}, experts{0}, bytes{0}, nanoseconds{0};
+    std::atomic<int64_t> requests{0}, entries{0}, experts{0}, bytes{0}, nanoseconds{0}, from_file{0}, file_bytes{0};
 };
 
 class ExpertServer {

@@ -161,7 +161,7 @@ ExpertReads::ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::v
         int64_t total = 0;
         for (const int64_t key : keys_) {
             raw_first_.push_back(total);
-            for (int part = 0; part < source_.parts_; part++) total += source_.extents_[key * source_.parts_ + part].size;
+            total += source_.stored_bytes(key);
         }
         raw_ = Buffer(total);
     }
@@ -232,7 +232,7 @@ bool ExpertReads::wait() {
         const int64_t layer = source_.layer_of(keys_[i]);
         SourceCounts &counts = source_.counts_[layer];
         counts.read++;
-        for (int part = 0; part < source_.parts_; part++) counts.bytes += source_.extents_[keys_[i] * source_.parts_ + part].size;
+        counts.bytes += source_.stored_bytes(keys_[i]);
         if (source_.is_packed()) continue;
         const uint8_t *raw[3];
         const uint8_t *at = raw_.get() + raw_first_[i];
@@ -337,7 +337,11 @@ bool ExpertFetch::next() {
         flights_.clear();
         return false;
     }
-    for (size_t i = 0; i < flight.items.size(); i++) blobs_[flight.items[i]] = source_.memory_of(flight.places[i]);
+    for (size_t i = 0; i < flight.items.size(); i++) {
+        blobs_[flight.items[i]] = source_.memory_of(flight.places[i]);
+        num_read_++;
+        bytes_read_ += source_.stored_bytes(source_.key_of(layer_, experts_[flight.items[i]]));
+    }
     ready_ = std::move(flight.items);
     held_ = std::move(flight.places);
     return true;

@@ -100,6 +100,11 @@ class ExpertSource {
     };
 
     bool is_packed() const { return parts_ == 1; }
+    int64_t stored_bytes(int64_t key) const {
+        int64_t size = 0;
+        for (int part = 0; part < parts_; part++) size += extents_[key * parts_ + part].size;
+        return size;
+    }
     uint8_t *memory_of(int32_t place) const { return memory_ + place * place_bytes_; }
     void link(int32_t place, bool is_newest);
     void unlink(int32_t place);
@@ -166,6 +171,9 @@ class ExpertFetch {
     const uint8_t *blob(int32_t index) const { return blobs_[index]; }
     bool has_failed() const { return has_failed_; }
     int64_t wait_nanoseconds() const { return wait_nanoseconds_; }
+    // From files, so far.
+    int64_t num_read() const { return num_read_; }
+    int64_t bytes_read() const { return bytes_read_; }
 
   private:
     struct Flight {
@@ -185,7 +193,7 @@ class ExpertFetch {
     std::vector<int32_t> ready_, held_, missing_;
     size_t next_missing_ = 0;
     std::deque<Flight> flights_;
-    int64_t wait_nanoseconds_ = 0;
+    int64_t wait_nanoseconds_ = 0, num_read_ = 0, bytes_read_ = 0;
 };
 
 // Copies experts to `targets`, wherever they lie; what is in no memory is read and takes no place.

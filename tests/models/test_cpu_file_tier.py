@@ -14,7 +14,7 @@ import pytest
 
 from strata import Engine, SamplingParams
 from strata.cpu.build import open_context
-from strata.cpu.expert_build import open_tier, other_bytes
+from strata.cpu.expert_build import cache_places, open_tier, other_bytes
 from strata.cpu.expert_files import fingerprint, in_place
 from strata.cpu.expert_layers import layer_shapes
 from strata.cpu.expert_store import make_store, open_store, store_layout
@@ -284,6 +284,12 @@ def test_a_model_with_shards_is_read_in_place() -> None:
                     assert np.array_equal(stored, own)
 
 
+def test_places_leave_room_for_what_is_packed_on_arrival() -> None:
+    assert cache_places(1000, 10, is_packed=True) == 100
+    assert cache_places(1000, 10, is_packed=False) == 50
+    assert cache_places(10_000, 10, is_packed=False) == 1000 - 96
+
+
 def test_settings_of_the_tier_reach_it(tiny: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("strata.cpu.expert_build.ram_budget", budget_of(tiny, 8))
     settings = Settings(context_len=CAPACITY, mmap_experts=True)
@@ -291,8 +297,12 @@ def test_settings_of_the_tier_reach_it(tiny: Path, tmp_path: Path, monkeypatch) 
         ctx = open_context(1, None)
         tier = open_tier(ctx, file.index, file.spec, settings)
         assert tier is not None
-        assert tier.num_places == 8
+        # Half of the room is for what passes through as the file has it.
+        assert tier.num_places == 4
         tier.close()
         stored = dataclasses.replace(settings, mmap_experts=False, expert_store=tmp_path)
-        open_tier(ctx, file.index, file.spec, stored).close()
+        tier = open_tier(ctx, file.index, file.spec, stored)
+        assert tier is not None
+        assert tier.num_places == 8
+        tier.close()
     assert [path.suffix for path in tmp_path.iterdir()] == [".experts"]

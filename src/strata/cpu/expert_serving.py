@@ -155,7 +155,7 @@ class ExpertServing:
         return Cost(max(0.0, seconds[1] - each) + _ROUND_TRIP_SECONDS, each)
 
     def counts(self) -> NDArray[np.int64]:
-        """[L, 5] what was done for each layer since the start: ``hand_off.SERVED``."""
+        """[L, 7] what was done for each layer since the start: ``hand_off.SERVED``."""
         out = np.zeros((self._spec.num_layers, len(SERVED)), np.int64)
         if self._server is not None:
             self._server.read_counts(out)

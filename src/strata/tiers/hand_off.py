@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 # Every part begins with a cache line of its own: one side spins on a line the other does not write.
 _LINE_BYTES = 128
 FIELDS = ("request", "answer", "ids", "codes", "scales", "sums", "outputs", "routed")
-SERVED = ("requests", "entries", "experts", "bytes", "nanoseconds")
-"""What is counted for each layer of experts computed in RAM."""
+SERVED = (
+    "requests", "entries", "experts", "bytes", "nanoseconds", "from_file", "file_bytes",
+)  # fmt: skip
+"""What is counted for each layer of experts computed in RAM; ``from_file`` were read there first.
+The time is the processor's without the disk's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class ExpertHost(Protocol):
         """What it costs to compute experts of the first layer, measured now."""
 
     def counts(self) -> NDArray[np.int64]:
-        """[L, 5] what was done for each layer since the start: ``SERVED``."""
+        """[L, 7] what was done for each layer since the start: ``SERVED``."""
 
     def close(self) -> None:
         """Ends the threads. The mailbox may be freed afterwards.

@@ -15,7 +15,7 @@ import pytest
 from strata import _native
 from strata.cpu import native as _tables  # noqa: F401 - the grids must be known to the extension
 from strata.formats.block_formats import FORMATS
-from strata.tiers.hand_off import FIELDS, MailboxLayout
+from strata.tiers.hand_off import FIELDS, SERVED, MailboxLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Card:
 
     def __init__(self, ctx: _native.Context) -> None:
         self.layout = MailboxLayout(1, MAX_ROWS, TOP_K, SIZE)
-        self._box = np.zeros(self.layout.num_bytes, np.uint8)
+        self.box = np.zeros(self.layout.num_bytes, np.uint8)
         self.number = 0
         ggml_id = FORMATS["Q8_0"].ggml_id
         layer = _native.ExpertLayer(ggml_id, ggml_id, ggml_id, NUM_EXPERTS, SIZE, SIZE)
@@ -40,11 +40,12 @@ class Card:
             layer.pack(ctx, *(_rows(10 * expert + role) for role in range(3)), blobs[expert])
         self.factors = np.ones((NUM_EXPERTS, 3), np.float32)
         layer.set_memory(blobs.ctypes.data, blobs.shape[1], self.factors.ctypes.data)
-        addresses = [
-            self._box.ctypes.data + offset for offset in self.layout.offsets[: len(FIELDS) - 1]
+        self.blobs, self.layer = blobs, layer
+        self.addresses = [
+            self.box.ctypes.data + offset for offset in self.layout.offsets[: len(FIELDS) - 1]
         ]
-        owners = (blobs, self.factors, self._box)
-        self.server = _native.ExpertServer(ctx, [layer], addresses, MAX_ROWS, TOP_K, owners)
+        owners = (blobs, self.factors, self.box)
+        self.server = _native.ExpertServer(ctx, [layer], self.addresses, MAX_ROWS, TOP_K, owners)
         rng = np.random.default_rng(1)
         codes = rng.integers(-127, 128, (MAX_ROWS, SIZE))
         self.field("codes", np.int8)[: codes.size] = codes.reshape(-1)
@@ -55,7 +56,7 @@ class Card:
     def field(self, name: str, dtype: type) -> np.ndarray:
         number = FIELDS.index(name)
         first, size = self.layout.offsets[number], self.layout.sizes[number]
-        return self._box[first : first + size].view(dtype)
+        return self.box[first : first + size].view(dtype)
 
     def start(self) -> None:
         self.server.start(self.number)
@@ -172,9 +173,10 @@ def test_numbers_may_wrap(card: Card) -> None:
 
 def test_what_was_done_is_counted(card: Card) -> None:
     card.ask(0, 1, 1, -1)
-    counts = np.zeros((1, 5), np.int64)
+    counts = np.zeros((1, len(SERVED)), np.int64)
     card.server.read_counts(counts)
-    requests, entries, experts, num_bytes, nanoseconds = counts[0].tolist()
+    requests, entries, experts, num_bytes, nanoseconds, *from_file = counts[0].tolist()
+    assert from_file == [0, 0]
     assert (requests, entries, experts) == (1, 3, 2)
     assert num_bytes == 2 * 3 * SIZE * (SIZE + 2)
     assert nanoseconds > 0
