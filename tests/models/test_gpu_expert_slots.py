@@ -178,3 +178,18 @@ def test_fewer_slots_and_more_again_between_windows(make, *, is_shared: bool) ->
             cache.layers[layer].slots.blobs[slot - cache.residency.layout.first_slot(layer)] = 255
     assert num_found(cache) == 8
     assert_told_truly(cache)
+
+
+def test_a_card_that_refuses_memory_is_told_of_and_the_next_model_is_right(
+    make, monkeypatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(expert_cache, "layer_tiers", refused)
+        with pytest.raises(DeviceError, match="the card refused memory for the way of experts"):
+            make()
+    cache = make()
+    assert_told_truly(cache)
+    assert num_found(cache) == len(cache.residency.key_in)
