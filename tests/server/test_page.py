@@ -286,6 +286,32 @@ def test_stop_keeps_what_was_written_and_ends_the_work(open_page, server: Scribe
     assert "You said: hello again" in last(page).inner_text()
 
 
+def test_versions_of_an_answer_can_be_compared(open_page):
+    page = open_page()
+    page.click("#open-settings")
+    page.fill("#field-max_tokens", "4")
+    page.keyboard.press("Escape")
+    say(page, "one two three four five")
+    short = last(page).locator(".prose").inner_text()
+    page.click("#open-settings")
+    page.get_by_role("button", name="Use the defaults").click()
+    page.keyboard.press("Escape")
+    page.get_by_label("Answer again").click()
+    page.get_by_text("2 of 2").wait_for()
+    assert last(page).locator(".prose").inner_text() == "You said: one two three four five"
+    page.get_by_label("Earlier version").click()
+    page.get_by_text("1 of 2").wait_for()
+    assert last(page).locator(".prose").inner_text() == short != ""
+    assert page.get_by_label("Earlier version").is_disabled()
+    page.reload()
+    page.locator(".conversation").click()
+    page.get_by_text("1 of 2").wait_for()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "go on")
+    assert asked.value.post_data_json["messages"][1]["content"] == short
+    assert page.get_by_text("1 of 2").count() == 0  # what was built upon is settled
+
+
 def test_a_message_before_the_model_is_known_waits_for_its_name(open_page):
     page = open_page()
     page.route("**/v1/about", lambda route: (time.sleep(0.5), route.continue_()))

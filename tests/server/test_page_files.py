@@ -175,6 +175,29 @@ def test_monitor_tells_of_a_request(demo: Served):
     assert many[0] == request or many[0]["id"] > request["id"]
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),
+        ("/v1/completions", {"prompt": "Once", "max_tokens": 3}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 3}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_api_is_counted_alike(demo: Served, path: str, fields: dict, *, stream: bool):
+    def newest() -> dict:
+        return json.loads(fetch(demo.address, "/v1/monitor?requests=1")[1])["requests"][0]
+
+    before = newest()["id"] if json.loads(fetch(demo.address, "/v1/monitor")[1])["requests"] else 0
+    body = json.dumps({"model": demo.name, "stream": stream, **fields}).encode()
+    assert fetch(demo.address, path, body)[0] == 200
+    request = newest()
+    assert request["id"] == before + 1
+    assert request["output_tokens"] <= 3
+    assert request["outcome"] == ("length" if request["output_tokens"] == 3 else "done")
+
+
 @pytest.mark.parametrize("wanted", ["", "x", "-1", "1.5", "9" * 30, "%00"])
 def test_monitor_refuses_other_queries(demo: Served, wanted: str):
     status, body, _ = fetch(demo.address, f"/v1/monitor?requests={wanted}")

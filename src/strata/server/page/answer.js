@@ -8,6 +8,30 @@ export function newAnswer() {
   return { role: "assistant", content: "", thinking: "", calls: [], status: "waiting", begun: Date.now() };
 }
 
+// What one version of an answer consists of.
+const PARTS = ["content", "thinking", "thinkingMs", "calls", "status", "timings", "usage", "error", "begun"];
+
+/** A message that answers again what `before` answered, and keeps that as a version. */
+export function anotherAnswer(before) {
+  const answer = newAnswer();
+  if (!before || (before.status === "error" && before.content === "")) return answer;
+  answer.versions = before.versions ?? [];
+  answer.versions[before.version ?? 0] = partsOf(before);
+  answer.version = answer.versions.length;
+  answer.versions.push(null); // this one, whose parts are in the message while it is shown
+  return answer;
+}
+
+/** Shows another version of an answer. */
+export function switchVersion(message, version) {
+  message.versions[message.version] = partsOf(message);
+  for (const name of PARTS) delete message[name];
+  Object.assign(message, message.versions[version]);
+  message.version = version;
+}
+
+const partsOf = (message) => Object.fromEntries(PARTS.filter((name) => message[name] !== undefined).map((name) => [name, message[name]]));
+
 /**
  * Asks for the next message of a conversation. Changes `answer` and calls `onChange` as it grows.
  * `findModel` gives the model's name, which a page that was just opened does not know yet.

@@ -1,6 +1,6 @@
 // The chat: which conversation is shown, what is sent, and what is done with the answers.
 
-import { fetchAnswer, newAnswer } from "/page/answer.js";
+import { anotherAnswer, fetchAnswer, switchVersion } from "/page/answer.js";
 import * as store from "/page/conversations.js";
 import { byId, el, icon, iconButton, toast } from "/page/dom.js";
 import { count, dayOf } from "/page/format.js";
@@ -118,10 +118,10 @@ function say(message) {
   answer();
 }
 
-/** Asks for the next message of the conversation that is shown. */
-async function answer() {
+/** Asks for the next message of the conversation that is shown; `before` is the one it replaces. */
+async function answer(before = null) {
   const conversation = state.conversation;
-  const message = newAnswer();
+  const message = anotherAnswer(before);
   conversation.messages.push(message);
   const controller = new AbortController();
   state.running.set(conversation.id, controller);
@@ -164,8 +164,17 @@ const actions = {
     if (state.running.has(state.conversation.id)) return;
     const messages = state.conversation.messages;
     // An answer that followed the result of a tool is made again from that result.
-    cut(messages.findLastIndex((message) => message.role !== "assistant") + 1);
-    answer();
+    const place = messages.findLastIndex((message) => message.role !== "assistant") + 1;
+    const before = messages[place];
+    cut(place);
+    answer(before);
+  },
+  showVersion(message, version) {
+    if (state.running.has(state.conversation.id)) return;
+    switchVersion(message, version);
+    state.views.delete(message);
+    drawThread();
+    store.save(state.conversation);
   },
   dropPictures() {
     for (const message of state.conversation.messages) {

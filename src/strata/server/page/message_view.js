@@ -141,9 +141,17 @@ function footOf(message, actions) {
   const tools = el("div", { class: "message-tools" });
   if (message.content) tools.append(copyButton(() => message.content, "Copy the answer"));
   if (message.isLast) tools.append(iconButton("redo", "Answer again", () => actions.regenerate()));
+  if (message.isLast && message.versions?.length > 1) tools.append(versionsOf(message, actions));
   tools.append(statsOf(message));
   parts.push(tools);
   return parts;
+}
+
+function versionsOf(message, actions) {
+  const { version, versions } = message;
+  const step = (by, label) => iconButton("chevron", label, () => actions.showVersion(message, version + by),
+    { class: by < 0 ? "icon-button is-back" : "icon-button", disabled: versions[version + by] === undefined });
+  return el("span", { class: "versions" }, step(-1, "Earlier version"), `${version + 1} of ${versions.length}`, step(1, "Later version"));
 }
 
 const ENDINGS = { stopped: "Stopped", length: "Cut at the longest answer" };
