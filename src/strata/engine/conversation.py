@@ -21,6 +21,7 @@ from strata.engine.conversation_history import (
     Checkpoint,
     History,
     Live,
+    Suspended,
     common_prefix,
     last_usable,
     new_key,
@@ -179,6 +180,26 @@ class Conversation:
         self._live.logits = None
         self._live.tokens.extend(window[:num_rows].tolist())
 
+    def suspend(self) -> Suspended:
+        """Puts the live conversation aside as it is, in the middle of a prompt or of an answer.
+
+        What of it others may begin with is parked too, at no cost: they share it.
+        """
+        snapshot = self._session.snapshot(with_cells=False)
+        live = self._live
+        live.pages = self._pages.save(live.pages, len(live.tokens))
+        if self._keeping.ram_bytes and (history := self._history(with_end=False)) is not None:
+            self._parked.add(history)
+        self._live = Live()
+        return Suspended(live, snapshot)
+
+    def go_on(self, suspended: Suspended) -> None:
+        """Puts it back, bit for bit. The conversation that is live is let go."""
+        live = suspended.live
+        self._pages.load(live.pages, len(live.tokens))
+        self._session.restore(suspended.snapshot)
+        self._live = live
+
     def settle(self) -> None:
         """An answer is complete: what of it should outlive the process is handed to the files."""
         if self._files is not None and (history := self._history()) is not None:
@@ -237,7 +258,7 @@ class Conversation:
             key=new_key() if is_other else history.key,
             tokens=history.tokens.tolist(),
             checkpoints=list(history.checkpoints),
-            pages=self._pages.load(history, checkpoint.position),
+            pages=self._pages.load(history.pages, checkpoint.position),
         )
         self._mount(checkpoint)
 
@@ -279,10 +300,10 @@ class Conversation:
             self._files.save(history)
             self._live.saved = newest
 
-    def _history(self) -> History | None:
+    def _history(self, *, with_end: bool = True) -> History | None:
         """The live conversation as it can be kept; None if it is too short for that."""
         live = self._live
-        if self._keeping.max_checkpoints and live.tokens and self._is_fresh_read():
+        if with_end and self._keeping.max_checkpoints and live.tokens and self._is_fresh_read():
             is_new = not live.checkpoints or live.checkpoints[-1].position < len(live.tokens)
             if is_new and len(live.tokens) >= self._keeping.worth_tokens:
                 self._keep(PointKind.END)

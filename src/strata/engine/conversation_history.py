@@ -121,6 +121,14 @@ class Live:
         self.checkpoints = kept
 
 
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A conversation put aside in the middle of a request; ``live.pages`` has all its cells."""
+
+    live: Live
+    snapshot: Snapshot
+
+
 def new_key() -> str:
     """A name no other conversation has."""
     return secrets.token_hex(8)

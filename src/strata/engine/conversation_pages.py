@@ -53,9 +53,9 @@ class SessionPages:
             result.append(page)
         return result
 
-    def load(self, history: History, num_tokens: int) -> list[Page]:
-        """Puts the first ``num_tokens`` cells of a history into the session; their pages."""
-        pages = [page for page in history.pages if page.start < num_tokens]
+    def load(self, pages: list[Page], num_tokens: int) -> list[Page]:
+        """Puts the first ``num_tokens`` cells of a conversation into the session; their pages."""
+        pages = [page for page in pages if page.start < num_tokens]
         for page in pages:
             if self._there.get(page.start) is not page:
                 self._there.pop(page.start, None)

@@ -16,12 +16,13 @@ import numpy as np
 from strata.engine.build import open_parts
 from strata.engine.conversation_build import open_conversation
 from strata.engine.form_allow import FormAllow
-from strata.engine.generation import Generation, Request, Turn
+from strata.engine.generation import Generation, Request
 from strata.engine.picks import Allow, picks_of
 from strata.engine.plan import foretell
 from strata.engine.request import DEFAULT_MAX_TOKENS, Completion, Message, Prompt
 from strata.engine.sampler import SamplingParams
 from strata.engine.step import Propose, drafts_of
+from strata.engine.turn import SharedTurn, Turn
 from strata.errors import ContextTooLong, RequestError
 from strata.settings import Settings
 from strata.units import MiB
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from strata.engine.parts import Parts
-    from strata.engine.session import OnProgress, Tokens
+    from strata.engine.session import OnProgress, ShouldStop, Tokens
     from strata.model_spec import ModelSpec
     from strata.text.form import Form
     from strata.tiers.forecast import Forecast
@@ -51,7 +52,7 @@ class Engine:
     def __init__(self, parts: Parts, settings: Settings) -> None:
         self.settings = settings
         self._parts = parts
-        self._turn = Turn(open_conversation(parts, settings))
+        self._turn: Turn = Turn(open_conversation(parts, settings))
         self._turn.tiers, self._turn.after_request = parts.tiers, parts.after_request
         self._request_ids = itertools.count(1)
 
@@ -114,6 +115,13 @@ class Engine:
     def conversation_report(self) -> Mapping[str, int]:
         """How often conversations were continued, from where, and what is kept of them."""
         return self._turn.conversation.report()
+
+    def share(self) -> SharedTurn:
+        """From now on several generations may be under way, asked for events by one thread."""
+        shared = SharedTurn(self._turn.conversation)
+        shared.tiers, shared.after_request = self._turn.tiers, self._turn.after_request
+        self._turn = shared
+        return shared
 
     def settle(self) -> None:
         """Hands the last conversation to ``Settings.conversation_dir``; for between requests.
@@ -180,6 +188,7 @@ class Engine:
         form_after: str = "",
         propose: Propose | None = None,
         on_progress: OnProgress | None = None,
+        should_yield: ShouldStop | None = None,
     ) -> Generation:
         """The answer to ``prompt``, as an iterator of events.
 
@@ -197,6 +206,8 @@ class Engine:
             propose: source of drafts; they change speed, never text. ``None``: the model's draft
                 layer, as far as ``Settings.draft_tokens`` wishes.
             on_progress: called while reading with (prompt tokens read, prompt tokens).
+            should_yield: asked between chunks of the prompt; true gives an event with nothing in
+                it, so that another generation may be asked for one. See ``share``.
 
         Raises:
             RequestError: empty prompt, unknown token id, no chat template, or a form that cannot
@@ -222,6 +233,7 @@ class Engine:
             text=text.new_answer(sampling.stop),
             propose=propose,
             on_progress=on_progress,
+            should_yield=should_yield,
         )
         return Generation(self._turn, request)
 

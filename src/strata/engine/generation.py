@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,11 +20,12 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from strata.engine.conversation import Conversation
+    from strata.engine.conversation_history import Suspended
     from strata.engine.picks import Picks
     from strata.engine.sampler import Sampled
-    from strata.engine.session import OnProgress, Tokens
+    from strata.engine.session import Logits, OnProgress, ShouldStop, Tokens
     from strata.engine.tiers import ExpertTiers
+    from strata.engine.turn import Turn
     from strata.tiers.counters import TierCounts
 
 
@@ -55,90 +55,7 @@ class Request:
     text: AnswerText
     propose: Propose = propose_nothing
     on_progress: OnProgress | None = None
-
-
-class Turn:
-    """The right to use the one live conversation, and whether the engine still lives."""
-
-    def __init__(self, conversation: Conversation) -> None:
-        self.conversation = conversation
-        self._lock = threading.Lock()
-        self._cause: BaseException | None = None
-        self._is_closed = False
-        self._current: weakref.ref[Generation] | None = None
-        self.tiers: ExpertTiers | None = None
-        self.after_request: Callable[[], None] | None = None
-
-    def check_alive(self) -> None:
-        """Raises when the engine can serve nothing any more."""
-        if self._cause is not None:
-            raise EngineStopped(
-                f"the engine has stopped: {self._cause}.\n  Try: open the model again."
-            ) from self._cause
-        if self._is_closed:
-            raise EngineStopped("the engine is closed.\n  Try: open the model again.")
-
-    def take(self, generation: Generation) -> None:
-        """Begins a request.
-
-        Raises:
-            RequestError: another one is under way.
-            EngineStopped: the engine has died or was closed.
-        """
-        self.check_alive()
-        if not self._lock.acquire(blocking=False):
-            raise RequestError(
-                "the engine serves one request at a time, and one is under way.\n"
-                "  Try: read the other generation to its end, or call its close()."
-            )
-        try:
-            self.check_alive()  # it may have been closed before the lock was ours
-        except EngineStopped:
-            self._lock.release()
-            raise
-        self._current = weakref.ref(generation)
-
-    def give_back(self) -> None:
-        """Ends the request."""
-        self._current = None
-        try:
-            if self.after_request is not None:
-                self.after_request()
-        finally:
-            self._lock.release()
-
-    def settle(self) -> None:
-        """Lets the conversation be saved, unless a request is under way; then after that one."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._cause is None and not self._is_closed:
-                    self.conversation.settle()
-            finally:
-                self._lock.release()
-
-    def when_idle(self, action: Callable[[], None]) -> bool:
-        """Does something if no request is under way; whether it did."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            action()
-        finally:
-            self._lock.release()
-        return True
-
-    def stop(self, cause: BaseException) -> None:
-        """Marks the engine dead because of ``cause``."""
-        self._cause = cause
-
-    def close(self, free: Callable[[], None]) -> None:
-        """Ends the request under way, waits for its thread, then calls ``free``; once."""
-        current = self._current() if self._current is not None else None
-        if current is not None:
-            current.close()
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                free()
+    should_yield: ShouldStop | None = None
 
 
 @dataclass(slots=True)
@@ -197,6 +114,7 @@ class Generation(Iterator[TokenEvent]):
         self._request = request
         self._is_cancelled = threading.Event()
         self._is_running = False
+        self.suspended: Suspended | None = None
         self._events = self._run()
         self.finish_reason: FinishReason | None = None
 
@@ -282,17 +200,19 @@ class Generation(Iterator[TokenEvent]):
                 "  Try: open the model again; report this if it happens twice."
             ) from error
         finally:
-            self._turn.give_back()
+            self._turn.give_back(self)
 
     def _answer(self) -> Iterator[TokenEvent]:
         request, conversation = self._request, self._turn.conversation
         progress = _Progress(tiers=self._turn.tiers)
+        if self._is_cancelled.is_set():
+            yield self._last_event(progress, FinishReason.CANCELLED)
+            return
+        self._turn.enter(self)
         progress.num_reused = conversation.resume(request.prompt)
-        logits = conversation.read(
-            request.prompt,
-            on_progress=request.on_progress,
-            should_stop=self._is_cancelled.is_set,
-        )
+        while (logits := self._read()) is None and not self._is_cancelled.is_set():
+            yield self._pause()
+            self._turn.enter(self)
         progress.prompt_s = time.perf_counter() - progress.started_s
         if logits is None:
             yield self._last_event(progress, FinishReason.CANCELLED)
@@ -310,6 +230,8 @@ class Generation(Iterator[TokenEvent]):
             if self._is_cancelled.is_set():
                 yield self._last_event(progress, FinishReason.CANCELLED)
                 return
+            if self._turn.enter(self):
+                request.picks.interrupted()
             picked = advance(
                 conversation,
                 tokens,
@@ -317,6 +239,21 @@ class Generation(Iterator[TokenEvent]):
                 picks=request.picks,
                 counts=progress.drafts,
             )
+
+    def _read(self) -> Logits | None:
+        """The prompt's last logits; None where it was cancelled, or others shall have a turn."""
+        request, should_yield = self._request, self._request.should_yield
+
+        def should_stop() -> bool:
+            return self._is_cancelled.is_set() or (should_yield is not None and should_yield())
+
+        return self._turn.conversation.read(
+            request.prompt, on_progress=request.on_progress, should_stop=should_stop
+        )
+
+    def _pause(self) -> TokenEvent:
+        """Nothing yet: the prompt is being read."""
+        return TokenEvent(request_id=self.request_id, text="", token_ids=())
 
     def _event(self, progress: _Progress, picked: list[Sampled]) -> TokenEvent:
         request = self._request

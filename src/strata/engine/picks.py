@@ -40,6 +40,9 @@ class Picks(Protocol):
             tokens: prompt and answer so far.
         """
 
+    def interrupted(self) -> None:
+        """Another request has used the session meanwhile."""
+
 
 def picks_of(sampling: SamplingParams, allow: Allow | None, picker: Picker | None) -> Picks:
     """How a request's tokens are picked.
@@ -65,6 +68,9 @@ class HostPicks:
         """See ``Picks``."""
         mask = None if self._allow is None else self._allow(tokens)
         return sample(logits, self._sampling, tokens, len(tokens), mask)
+
+    def interrupted(self) -> None:
+        """Nothing of it is in the session."""
 
     def of_window(
         self, conversation: Conversation, window: Tokens, tokens: Sequence[int]
@@ -106,6 +112,10 @@ class DevicePicks(HostPicks):
             if row + 1 == len(window) or window[row + 1] != token:
                 break
         return picked
+
+    def interrupted(self) -> None:
+        """The device picks by another request's options now."""
+        self._is_begun = False
 
     def _masks(self, window: Tokens, tokens: Sequence[int]) -> list[Words | None] | None:
         """For each row the words of allowed tokens; None where any may come.

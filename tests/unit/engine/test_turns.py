@@ -1,0 +1,120 @@
+"""Requests that take turns on one session give the answers they give alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.engine.conftest import VOCAB_SIZE, World
+
+from strata.engine.request import FinishReason
+from strata.engine.sampling_params import SamplingParams
+from strata.errors import EngineStopped, StrataError
+
+
+def greedy(num: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=num, ignore_eos=True)
+
+
+prompts = st.lists(st.integers(1, VOCAB_SIZE - 1), min_size=1, max_size=60)
+
+
+def alone(prompt: list[int], num: int, cut_tokens: int) -> tuple[int, ...]:
+    world = World(cut_tokens=cut_tokens)
+    made = world.engine.generate_text(prompt, greedy(num))
+    return made.token_ids
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    asked=st.lists(st.tuples(prompts, st.integers(1, 12)), min_size=1, max_size=4),
+    order=st.lists(st.integers(0, 3), max_size=120),
+    cut_tokens=st.sampled_from([1, 8]),
+    is_alike=st.booleans(),
+)
+def test_any_order_of_turns_gives_the_answers_of_each_alone(asked, order, cut_tokens, is_alike):
+    if is_alike:
+        asked = [([*asked[0][0], *prompt], num) for prompt, num in asked]
+    world = World(cut_tokens=cut_tokens)
+    world.engine.share()
+    generations = [
+        world.engine.generate(prompt, greedy(num), should_yield=lambda: True)
+        for prompt, num in asked
+    ]
+    found: list[list[int]] = [[] for _ in asked]
+    left = list(range(len(asked)))
+    turns = iter(order)
+    while left:
+        which = left[next(turns, 0) % len(left)]
+        event = next(generations[which])
+        found[which] += event.token_ids
+        if event.finish_reason is not None:
+            assert event.finish_reason is FinishReason.LENGTH
+            left.remove(which)
+    for tokens, (prompt, num) in zip(found, asked, strict=True):
+        assert tuple(tokens) == alone(prompt, num, cut_tokens)
+
+
+def test_a_long_prompt_is_left_between_chunks_and_gone_on_with():
+    world = World()
+    world.engine.share()
+    long = world.engine.generate([5] * 100, greedy(2), should_yield=lambda: True)
+    next(long)
+    assert world.session.position == 8
+    short = world.engine.generate([6, 7], greedy(3))
+    assert short.complete().token_ids == alone([6, 7], 3, 8)
+    before = world.session.num_prefilled
+    assert long.complete().token_ids == alone([5] * 100, 2, 8)
+    assert world.session.num_prefilled == before + 92  # nothing is read twice
+
+
+def test_equal_prompts_are_read_once():
+    world = World(cut_tokens=1, context_len=400)
+    world.engine.share()
+    made = [world.engine.generate([5] * 300, greedy(4)) for _ in range(3)]
+    answers = [[], [], []]
+    for _ in range(4):
+        for generation, answer in zip(made, answers, strict=True):
+            answer += next(generation).token_ids
+    assert answers[0] == answers[1] == answers[2]
+    assert world.session.num_prefilled == 300
+
+
+def test_cancelled_before_its_turn_nothing_is_read():
+    world = World()
+    world.engine.share()
+    generation = world.engine.generate([5] * 20)
+    generation.cancel()
+    assert next(generation).finish_reason is FinishReason.CANCELLED
+    assert world.session.num_prefilled == 0
+
+
+def test_one_that_is_dropped_leaves_the_others():
+    world = World()
+    world.engine.share()
+    one, two = (world.engine.generate([token] * 20, greedy(6)) for token in (5, 6))
+    next(one)
+    first = next(two).token_ids
+    one.close()
+    rest = two.complete().token_ids
+    assert first + rest == alone([6] * 20, 6, 8)
+
+
+def test_a_fault_in_one_leaves_the_others():
+    world = World()
+    world.engine.share()
+    good, bad = (world.engine.generate([token] * 20, greedy(6)) for token in (5, 6))
+    first = next(good).token_ids
+    world.session.poison_at = 20
+    with pytest.raises(StrataError):
+        next(bad)
+    world.session.poison_at = None
+    assert first + good.complete().token_ids == alone([5] * 20, 6, 8)
+
+
+def test_a_closed_engine_takes_nothing():
+    world = World()
+    world.engine.share()
+    world.engine.close()
+    with pytest.raises(EngineStopped):
+        world.engine.generate([5])
