@@ -14,7 +14,7 @@ from strata.errors import SettingsError
 from strata.gpu.memory_plan import DRIVER_BYTES, Wishes, check_plan, room_bytes
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import MAX_CHUNK
-from strata.gpu.slot_plan import ADMISSIONS, SlotWishes, plan_card
+from strata.gpu.slot_plan import ADMISSIONS, SlotWishes, most_lent, plan_card
 from strata.tiers.forecast import Demand, Forecast, Places, demands, faster, forecast
 from strata.tiers.rates import TierRates
 from strata.tiers.share import Cost
@@ -224,7 +224,7 @@ class _Planner:
             cold=cold,
             warm=warm,
             chunk=plan.wishes.chunk,
-            prompt_limit=self._prompt_limit(places, plan.wishes.chunk),
+            prompt_limit=self._prompt_limit(places, plan.wishes, slots),
         )
         report.advice = self._advice(places, warm.tokens_per_s)
         return report
@@ -311,11 +311,17 @@ class _Planner:
                 regions.append(Region("file", what, self._entries[name].num_bytes))
         return regions
 
-    def _prompt_limit(self, places: Places, chunk: int) -> float | None:
-        """A chunk brings every expert that is in no slot over the link, or nearly so."""
-        missing = (self._num_pairs - places.card) * self._expert_bytes
+    def _prompt_limit(self, places: Places, size: Wishes, slots: SlotLayout | None) -> float | None:
+        """A chunk brings every expert that is in no slot over the link, or nearly so.
+
+        Slots that it borrows are none meanwhile.
+        """
+        missing = self._num_pairs - places.card
+        if size.has_loans and slots is not None:
+            missing += most_lent(self._layout, self._spec, size.capacity, slots, None)
         per_s = self._rates.link_bytes_per_s or self._machine.link
-        return chunk * per_s / missing if missing else None
+        num_bytes = missing * self._expert_bytes
+        return min(size.chunk, size.capacity) * per_s / num_bytes if missing else None
 
     def _advice(self, places: Places, now: float) -> list[tuple[str, float]]:
         """Changes that gain more than a little, the best first."""
