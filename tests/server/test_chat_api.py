@@ -14,6 +14,7 @@ import pytest
 from tests.server.conftest import fetch, wait_until
 
 from strata import SamplingParams
+from strata.server.chat_words import budget_of
 
 MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
 STORY = [{"role": "user", "content": "Tell me a story of a bear and a bird."}]
@@ -103,6 +104,33 @@ def test_a_budget_ends_the_reasoning(client, budget):
     assert len(thought) < len(free)
     assert answer.usage.completion_tokens_details.reasoning_tokens <= budget + 3
     assert message.content
+
+
+def test_reasoning_may_be_asked_for_in_other_words(client):
+    def told(**fields) -> tuple[str, str]:
+        message = ask(client, extra_body=fields).choices[0].message
+        return getattr(message, "reasoning_content", ""), message.content
+
+    low = told(reasoning_effort="low")
+    assert low[0]
+    assert told(reasoning={"effort": "low", "summary": "auto"}) == low
+    assert told(reasoning={"enabled": True, "max_tokens": 2048}) == low
+    assert told(reasoning={"enabled": True, "max_tokens": 2}) != low
+    assert told(reasoning={"enabled": False}) == told(reasoning_effort="none")
+    for fields in (
+        {"reasoning_effort": "low", "reasoning": {"effort": "high"}},
+        {"reasoning": {"effort": "none", "enabled": True}},
+        {"reasoning": {"exclude": True}},
+        {"reasoning": {"max_tokens": 1}, "reasoning_budget_tokens": 2},
+    ):
+        assert refused(client, extra_body=fields).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("effort", "budget"), [("minimal", 512), ("low", 2048), ("medium", 8192), ("high", None)]
+)
+def test_an_effort_is_a_budget(effort: str, budget: int | None):
+    assert budget_of(effort) == budget
 
 
 def test_stop_texts_cut_across_tokens(client):
