@@ -345,7 +345,7 @@ class ExpertCache:
         size = int(np.mean([home.blob_bytes for home in self._host.layers]))
         return TierRates(
             size, split.asked.cost, split.staged_cost, split.idle.value or 0.0, window_s,
-            self._mover.bytes_per_s,
+            self._mover.bytes_per_s, self._meter.disk_bytes_per_s,
         )  # fmt: skip
 
     def learned(self) -> ExpertProfile:

@@ -15,6 +15,7 @@ import numpy as np
 
 from strata.tiers.counters import TierCounts, TierTally, first_mentions
 from strata.tiers.hand_off import SERVED
+from strata.tiers.rates import Average
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,6 +75,7 @@ class WindowMeter:
         self._split, self._served = split, served
         self._reachable = None if reachable.all() else reachable
         self._round_trip = _ROUND_TRIP
+        self._disk = Average()
         self._begun: float | None = None
         self._period: float | None = None  # of the window that is counted next
         self._free_s: deque[float] = deque(maxlen=_REMEMBERED)
@@ -93,6 +95,11 @@ class WindowMeter:
         """A window of one row from one's beginning to the next's, without what layers waited for
         experts in no slot; the middle of the last ones."""
         return statistics.median(self._free_s) if self._free_s else None
+
+    @property
+    def disk_bytes_per_s(self) -> float | None:
+        """Of experts that layers waited for; None before any was read."""
+        return self._disk.value
 
     def count(self, seen: Seen) -> None:
         """Adds a window."""
@@ -123,12 +130,11 @@ class WindowMeter:
         """All so far.
 
         Args:
-            served: [L, N] of the host; columns beyond those known here are not looked at.
+            served: [L, ``SERVED``] of the host.
         """
         counts = self._tally.counts()
         for name in ("from_file", "file_bytes"):
-            if name in _SERVED:
-                counts.of(name)[:] = served[:, _SERVED[name]]
+            counts.of(name)[:] = served[:, _SERVED[name]]
         return counts
 
     def _copied(self, ids: Ints, is_miss: Bools, share: Ints) -> Ints:
@@ -160,8 +166,11 @@ class WindowMeter:
         card_s = (begun - posted) / 1e9
         is_open = ~self.is_whole
         is_copied, is_idle = is_open & (copied > 0), is_open & (copied == 0)
+        has_read = is_one & (since[:, _SERVED["from_file"]] > 0)
+        self._learn_disk(computed[has_read], asked_s[has_read], since[has_read])
+        is_plain = is_one & ~has_read
         self._split.learn(
-            (computed[is_one], asked_s[is_one]),
+            (computed[is_plain], asked_s[is_plain]),
             (copied[is_copied], card_s[is_copied]),
             card_s[is_idle],
             (computed + copied)[is_open].astype(np.float64),
@@ -169,3 +178,11 @@ class WindowMeter:
         ended = np.where(computed > 0, np.maximum(answered, begun), begun)
         late = (ended - posted) / 1e9 - (self._split.idle.value or 0.0)
         return float(np.maximum(late, 0.0)[is_open & (computed + copied > 0)].sum())
+
+    def _learn_disk(self, computed: Ints, seconds: NDArray[np.float64], since: Ints) -> None:
+        """What layers took beyond computing is what their reads took."""
+        if not len(computed):
+            return
+        cost = self._split.asked.cost
+        beyond = np.maximum(seconds - (cost.once + cost.each * computed), 1e-6)
+        self._disk.add(since[:, _SERVED["file_bytes"]] / beyond)

@@ -1,0 +1,139 @@
+"""Costs learned from windows whose clocks and counts are made up from known costs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+from strata.gpu.split import Split  # noqa: E402
+from strata.gpu.window_meter import Seen, WindowMeter  # noqa: E402
+from strata.tiers.hand_off import SERVED  # noqa: E402
+from strata.tiers.share import Cost, balanced_counts  # noqa: E402
+
+LAYERS, EXPERTS, TOP_K, SIZE, STAGES = 12, 64, 10, 1000, 16
+ASKED, STAGED, IDLE, TRIP = Cost(2e-5, 6e-5), Cost(4e-5, 9e-5), 1.5e-5, 5e-6
+DISK = 2e8
+
+
+class World:
+    """Layers whose misses take what ``ASKED`` and ``STAGED`` say."""
+
+    def __init__(self, share: float | None, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        hand_off = SimpleNamespace(
+            share=torch.zeros(8 * TOP_K + 1, dtype=torch.int32),
+            sources=torch.zeros(STAGES, dtype=torch.int64),
+            layout=SimpleNamespace(top_k=TOP_K),
+        )
+        self.tiers = [SimpleNamespace(has_staging=False) for _ in range(LAYERS)]
+        self.split = Split(hand_off, self.tiers, lambda: Cost(1e-5, 3e-5), is_card=False)
+        self.split.set(share)
+        if share is None:
+            # As with a card, whose copies were measured at the start.
+            self.split._is_balanced = True
+        self.served = np.zeros((LAYERS, len(SERVED)), np.int64)
+        self.meter = WindowMeter(
+            np.full(LAYERS, SIZE), np.zeros(LAYERS, bool), self.split,
+            np.ones((LAYERS, EXPERTS), bool), self.served.copy(),
+        )  # fmt: skip
+        self.now_s = 0.0
+
+    def window(self, *, runs: int = 1, reads: int = 0, busy_s: float = 4e-3) -> None:
+        """One of one row; ``runs``: times it was served; ``reads``: of a file, each layer."""
+        ids = np.stack([self.rng.permutation(EXPERTS)[:TOP_K] for _ in range(LAYERS)])
+        is_hit = self.rng.random((LAYERS, TOP_K)) < 0.5
+        misses = TOP_K - is_hit.sum(axis=1)
+        copied = self.split.counts[misses]
+        computed = misses - copied
+        read_s = np.where(computed > 0, reads * SIZE / DISK, 0.0)
+        host_s = np.where(computed > 0, ASKED.once + ASKED.each * computed + read_s, 0.0)
+        card_s = np.where(copied > 0, STAGED.once + STAGED.each * copied, IDLE)
+        posted = np.arange(LAYERS) * 10_000_000
+        begun = posted + (1e9 * card_s).astype(np.int64)
+        answered = posted + (1e9 * (host_s + TRIP)).astype(np.int64)
+        rows = {
+            "requests": (computed > 0) * runs, "experts": computed * runs,
+            "nanoseconds": (1e9 * host_s * runs).astype(np.int64),
+            "from_file": np.where(computed > 0, reads, 0),
+            "file_bytes": np.where(computed > 0, reads * SIZE, 0),
+        }  # fmt: skip
+        for name, values in rows.items():
+            self.served[:, SERVED.index(name)] += values
+        # The card asks as late as its slots are done, and waits for an answer that comes later.
+        answered = np.maximum(answered, begun)
+        seen = Seen(
+            ids[:, None], is_hit, np.stack([posted, begun, answered], axis=1),
+            self.served.copy(), self.split.counts,
+        )  # fmt: skip
+        late = np.where(misses > 0, np.maximum(0.0, (answered - posted) / 1e9 - IDLE), 0.0)
+        self.meter.begins(self.now_s, follows=True)
+        self.now_s += busy_s + float(late.sum())
+        self.meter.begins(self.now_s, follows=True)
+        self.meter.count(seen)
+        self.split.refresh()
+
+
+def test_costs_of_both_sides_are_found() -> None:
+    world = World(0.4)
+    for _ in range(200):
+        world.window()
+    asked, staged = world.split.asked.cost, world.split.staged.cost
+    assert asked.of(4) == pytest.approx(ASKED.of(4) + TRIP, rel=0.02)
+    assert asked.each == pytest.approx(ASKED.each, rel=0.05)
+    assert staged.of(3) == pytest.approx(STAGED.of(3), rel=0.02)
+    assert world.split.idle.value == pytest.approx(IDLE, rel=0.02)
+    # What a window takes without what it waited for.
+    assert world.meter.free_s == pytest.approx(4e-3, rel=0.03)
+
+
+def test_windows_that_were_served_twice_say_nothing_of_cost() -> None:
+    world = World(0.0)
+    for _ in range(20):
+        world.window(runs=2)
+    assert world.split.asked.weight == 0
+    world.window()
+    assert world.split.asked.weight > 0
+    counts = world.meter.counts(world.served)
+    assert counts.windows == 21
+    assert counts.total("lookups") == 21 * LAYERS * TOP_K
+
+
+def test_reads_of_a_file_are_told_from_computing() -> None:
+    world = World(0.0)
+    assert world.meter.disk_bytes_per_s is None
+    for number in range(120):
+        world.window(reads=3 * (number % 3 == 0))
+    assert world.split.asked.cost.each == pytest.approx(ASKED.each, rel=0.05)
+    assert world.meter.disk_bytes_per_s == pytest.approx(DISK, rel=0.1)
+    counts = world.meter.counts(world.served)
+    assert counts.total("file_bytes") == SIZE * counts.total("from_file") > 0
+
+
+def test_the_division_follows_what_things_cost() -> None:
+    world = World(None)
+    world.split._take(np.array(balanced_counts(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))))
+    before = world.split.counts[:11].tolist()
+    for _ in range(400):
+        world.window()
+    expected = balanced_counts(
+        10, Cost(ASKED.once + TRIP, ASKED.each), STAGED, idle=IDLE, max_staged=STAGES
+    )
+    found = world.split.counts[:11].tolist()
+    assert found != before
+    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1
+    assert all(tier.has_staging for tier in world.tiers)
+
+
+def test_a_side_that_is_of_no_use_is_left_out_of_the_launches() -> None:
+    world = World(None)
+    world.split._take(np.array(balanced_counts(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))))
+    versions = {id(world.split.counts)}
+    for _ in range(100):
+        world.window()
+        versions.add(id(world.split.counts))
+    # Seldom: windows would be captured anew each time.
+    assert len(versions) <= 5
