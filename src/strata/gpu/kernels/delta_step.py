@@ -193,15 +193,15 @@ def _raw_and_mixed(
 ):  # fmt: skip
     """A row's own input of a channel, and the convolution there: the bits of ``conv_silu``."""
     y = (channel * 0).to(tl.float32)
-    own = y
-    for tap in tl.static_range(KERNEL):
+    own = tl.load(qkv_ptr + row * QKV + channel, mask, 0.0)
+    for tap in tl.static_range(KERNEL - 1):
         source = row - (KERNEL - 1 - tap)
         before = position + source
-        own = tl.load(qkv_ptr + source * QKV + channel, mask & (source >= 0), 0.0)
         slot = (before & (RING - 1)).to(tl.int32)
-        is_past = (source < 0) & (before >= 0)
-        past = tl.load(ring_ptr + slot * CHANNELS + channel, mask & is_past, 0.0)
-        y += taps[tap] * (own + past)
+        at_past = ring_ptr + slot * CHANNELS + channel
+        at = tl.where(source < 0, at_past, qkv_ptr + source * QKV + channel)
+        y += taps[tap] * tl.load(at, mask & (before >= 0), 0.0)
+    y += taps[KERNEL - 1] * own
     return own, silu(y)
 
 
