@@ -107,15 +107,17 @@ std::vector<int32_t> checked(const ExpertSource &source, int64_t layer, const st
     return experts;
 }
 
-// [layers, 5]: experts found at home, found in a place, read; bytes read; nanoseconds waited.
+// [layers, 8]: experts found at home, found in a place, read; bytes read; nanoseconds waited; of those
+// asked for by scans, read for them; fetches that were none.
 void read_source_counts(const ExpertSource &source,
                         nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
-    if ((int64_t)out.shape(0) != source.num_layers() || out.shape(1) != 5) refuse("counts are [layers, 5]");
+    if ((int64_t)out.shape(0) != source.num_layers() || out.shape(1) != 8) refuse("counts are [layers, 8]");
     for (int64_t i = 0; i < source.num_layers(); i++) {
         const SourceCounts &counts = source.counts(i);
-        int64_t *row = out.data() + 5 * i;
+        int64_t *row = out.data() + 8 * i;
         row[0] = counts.home, row[1] = counts.cached, row[2] = counts.read;
         row[3] = counts.bytes, row[4] = counts.wait_nanoseconds;
+        row[5] = counts.scanned, row[6] = counts.scan_read, row[7] = counts.windows;
     }
 }
 

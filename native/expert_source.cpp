@@ -249,6 +249,8 @@ ExpertFetch::ExpertFetch(ExpertSource &source, int64_t layer, std::vector<int32_
     : source_(source), lock_(source.mutex_), layer_(layer), experts_(std::move(experts)), is_scan_(is_scan),
       blobs_(experts_.size(), nullptr) {
     SourceCounts &counts = source_.counts_[layer_];
+    if (is_scan_) counts.scanned += int64_t(experts_.size());
+    else counts.windows++;
     for (size_t i = 0; i < experts_.size(); i++) {
         const int64_t key = source_.key_of(layer_, experts_[i]);
         if (source_.homes_[key]) {
@@ -337,6 +339,7 @@ bool ExpertFetch::next() {
         flights_.clear();
         return false;
     }
+    if (is_scan_) source_.counts_[layer_].scan_read += int64_t(flight.items.size());
     for (size_t i = 0; i < flight.items.size(); i++) {
         blobs_[flight.items[i]] = source_.memory_of(flight.places[i]);
         num_read_++;

@@ -52,6 +52,8 @@ struct Extent {
 // How often experts were found where, since the start.
 struct SourceCounts {
     std::atomic<int64_t> home{0}, cached{0}, read{0}, bytes{0}, wait_nanoseconds{0};
+    // Of those: asked for by scans, and read for them. Fetches that were none.
+    std::atomic<int64_t> scanned{0}, scan_read{0}, windows{0};
 };
 
 // An expert could not be read; the text says which, why and where.

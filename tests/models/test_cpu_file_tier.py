@@ -306,3 +306,29 @@ def test_settings_of_the_tier_reach_it(tiny: Path, tmp_path: Path, monkeypatch) 
         assert tier.num_places == 8
         tier.close()
     assert [path.suffix for path in tmp_path.iterdir()] == [".experts"]
+
+
+def test_a_request_s_experts_are_counted(tiny: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("strata.cpu.expert_build.ram_budget", budget_of(tiny, 8))
+    with open_file(tiny) as file:
+        top_k, num_layers = file.spec.top_k, file.spec.num_layers
+    prompt = list(range(30, 90))
+    with Engine.open(tiny, context_len=CAPACITY, threads=1, expert_store=tmp_path) as engine:
+        tier = engine._parts.model.expert_tier
+        before = tier.counts()
+        counts = engine.generate_text(prompt, GREEDY).timings.experts
+        after = tier.counts()
+    # The first token comes with the prompt; each of the others is a window of one row.
+    assert counts.windows == GREEDY.max_tokens - 1
+    assert counts.total("lookups") == counts.windows * num_layers * top_k
+    assert counts.total("hits") == counts.total("copied") == 0
+    assert 0 < counts.total("from_file") <= counts.total("lookups")
+    assert counts.total("file_bytes") == after.file_bytes - before.file_bytes
+    asked = counts.total("lookups") + counts.total("prompt_lookups")
+    found = after.cached - before.cached + after.file_reads - before.file_reads
+    assert asked == found
+
+
+def test_all_in_memory_counts_nothing(tiny: Path) -> None:
+    with Engine.open(tiny, context_len=CAPACITY, threads=1) as engine:
+        assert engine.generate_text(list(range(9)), GREEDY).timings.experts is None

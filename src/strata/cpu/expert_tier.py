@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from strata.formats.model_tensors import ModelTensors
 
 
+FOUND = (
+    "kept", "cached", "read", "bytes", "wait_ns", "scanned", "scan_read", "windows",
+)  # fmt: skip
+"""What is counted for each layer: experts found among the kept ones, in the cache, read; bytes
+read; time waited for them. Of the experts, those that prompts asked for, and that were read for
+these. Windows that asked."""
+
+
 class TierCounts(NamedTuple):
     """What became of the experts that were asked for, since the start.
 
@@ -100,6 +108,11 @@ class ExpertTier:
         return self._num_bytes
 
     @property
+    def blob_bytes(self) -> list[int]:
+        """[L] of an expert of each layer."""
+        return [shape.blob_bytes for shape in self._shapes]
+
+    @property
     def num_places(self) -> int:
         """Experts the cache has room for."""
         return self._num_places
@@ -148,12 +161,12 @@ class ExpertTier:
 
     def counts(self) -> TierCounts:
         """Of all layers."""
-        kept, cached, reads, num_bytes, waited = self.counts_by_layer().sum(axis=0).tolist()
+        kept, cached, reads, num_bytes, waited = self.counts_by_layer().sum(axis=0).tolist()[:5]
         return TierCounts(kept, cached, reads, num_bytes, waited / 1e9)
 
     def counts_by_layer(self) -> NDArray[np.int64]:
-        """[L, 5]: kept, cached, read; bytes read; nanoseconds waited."""
-        out = np.zeros((len(self._shapes), 5), np.int64)
+        """[L, ``FOUND``] since the start."""
+        out = np.zeros((len(self._shapes), len(FOUND)), np.int64)
         self.source.read_counts(out)
         return out
 

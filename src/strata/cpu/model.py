@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from strata.cpu.expert_places import ExpertPlaces
 from strata.cpu.session import CpuSession
 from strata.cpu.weights import load_weights
 from strata.formats.naming import Role, tensor_name
@@ -84,6 +85,11 @@ class CpuModel:
         """
         draft = "" if self.weights.draft is None else ", drafts"
         return f"cpu, {self.kv_format} cells{draft}"
+
+    def expert_places(self) -> ExpertPlaces | None:
+        """Where experts were found; None where all of them are in memory."""
+        tier = self.expert_tier
+        return None if tier is None else ExpertPlaces(tier, self._spec, tier.blob_bytes)
 
     def new_session(self, capacity: int) -> CpuSession:
         """An empty conversation that can hold ``capacity`` tokens."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from strata import telemetry
 from strata.cpu.build import load_model, measure_bandwidth, open_context, physical_cores
 from strata.cpu.expert_build import open_host
+from strata.cpu.model import CpuModel
 from strata.engine.card import is_card_likely, load_on_card, tiers_of
 from strata.engine.conversation_identity import identity_of
 from strata.engine.default_model import default_model
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from strata.engine.model_file import ModelFile
     from strata.engine.parts import Text
     from strata.engine.session import Model, OnProgress
+    from strata.engine.tiers import ExpertTiers
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
     from strata.tiers.hand_off import ExpertHost
@@ -66,9 +68,7 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         text = text_of(model_file)
         model, device = _load(model_file, settings, on_progress)
         identity = identity_of(model_file.index, model.numerics)
-    tiers = tiers_of(model) if device == "cuda" else None
-    path = profile_path(settings, spec)
-    keeper = None if tiers is None or path is None else ProfileKeeper(tiers, path)
+    tiers, keeper = _tiers(model, settings, spec)
     if settings.routing_trace is not None:
         model = RecordingModel(model, settings.routing_trace)
     return Parts(
@@ -83,6 +83,16 @@ def open_parts(settings: Settings, *, on_progress: OnProgress | None = None) -> 
         turn_id=text.token_id(TURN_TOKEN) if isinstance(text, ModelText) else None,
         identity=identity,
     )
+
+
+def _tiers(
+    model: Model, settings: Settings, spec: ModelSpec
+) -> tuple[ExpertTiers | None, ProfileKeeper | None]:
+    """Where a model's experts lie, if in several places, and who keeps what is learned of them."""
+    if isinstance(model, CpuModel):
+        return model.expert_places(), None
+    tiers, path = tiers_of(model), profile_path(settings, spec)
+    return tiers, None if tiers is None or path is None else ProfileKeeper(tiers, path)
 
 
 def _close(model: Model, keeper: ProfileKeeper) -> None:
