@@ -140,6 +140,15 @@ def test_reasoning_of_older_turns_is_forgotten_on_request(client):
         )
 
 
+def test_models_are_listed_in_this_apis_words_too(client):
+    listed = list(client.models.list())
+    assert [(model.id, model.type) for model in listed] == [
+        ("strata-demo", "model"),
+        ("gpt-demo", "model"),
+    ]
+    assert client.models.retrieve("gpt-demo").created_at.year >= 2026
+
+
 def test_the_query_of_betas_is_accepted(demo):
     body = json.dumps({"model": "gpt-demo", "messages": MESSAGES, "max_tokens": 1}).encode()
     assert fetch(demo.address, "/v1/messages?beta=true", body)[0] == 200

@@ -109,6 +109,7 @@ def test_models_and_errors(demo: Served):
     models = json.loads(fetch(demo.address, "/v1/models")[1])
     check("openai", "ListModelsResponse", models)
     check("openai", "Model", *models["data"])
+    check("anthropic", "ListResponse_ModelInfo_", models)
     for path in (CHAT, TEXT, RESPONSES):
         check("openai", "ErrorResponse", json.loads(post(demo, path, {"x": 1}, 400)))
         fields = {"model": "x", "messages": MESSAGES, "prompt": "", "input": ""}

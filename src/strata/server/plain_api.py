@@ -6,6 +6,7 @@ Owns their shapes.
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from strata.errors import StrataError
@@ -52,7 +53,9 @@ async def models(request: Request) -> Response:
     """The one model, and its other names."""
     serving = _serving(request)
     names = [serving.model.name, *(name for name in serving.aliases if name != "*")]
-    return json_response({"object": "list", "data": [_model(serving, name) for name in names]})
+    told = [_model(serving, name) for name in names]
+    page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+    return json_response({"object": "list", "data": told, **page})
 
 
 async def model(request: Request) -> Response:
@@ -111,11 +114,20 @@ def _serving(request: Request) -> Serving:
 
 
 def _model(serving: Serving, name: str) -> dict[str, Any]:
+    """A model in OpenAI's words and in Anthropic's: both have the same path."""
     ready = serving.engine.ready
+    context_len = None if ready is None else ready.context_len
+    created_s = serving.model.created_s
     return {
         "id": name,
         "object": "model",
-        "created": serving.model.created_s,
+        "created": created_s,
         "owned_by": "strata",
-        "context_length": None if ready is None else ready.context_len,
+        "context_length": context_len,
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created_s, UTC).isoformat(timespec="seconds"),
+        "max_input_tokens": context_len,
+        "max_tokens": context_len,
+        "capabilities": None,
     }
