@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 # Raised with every change that an older or newer other side would misread.
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, omit_defaults=True):
