@@ -1,4 +1,4 @@
-"""The engine's own process: loads a model, answers one request after the other.
+"""The engine's own process: loads a model, answers requests in turns.
 
 Owns the thread that listens and the one that works. Knows no HTTP; the other side of the pipe is
 ``engine_process``. Ends when told to, when the pipe closes, and when the engine's loop dies.
@@ -23,6 +23,7 @@ from strata.engine.engine import Engine
 from strata.engine.sampling_params import SamplingParams
 from strata.errors import EngineStopped, RequestError, SettingsError, StrataError
 from strata.server import protocol
+from strata.server.rota import Rota
 from strata.server.think_budget import ThinkBudget
 from strata.text.form import Form
 
@@ -40,6 +41,10 @@ EXIT_FAILED: Final = 70
 _TOLD_COUNTS: Final = ("lookups", "hits", "computed", "copied", "from_file", "file_bytes")
 # Bytes loaded are told at most this often.
 _TELL_EVERY_S: Final = 0.1
+# Answers under way at a time; of each but one the state lies in memory.
+_MOST_BEGUN: Final = 8
+# A turn takes this many times what changing requests costs, so that little is lost to it.
+_TURN_PER_CHANGE: Final = 8
 
 
 class OpenEngine(Protocol):
@@ -75,10 +80,14 @@ class _Child:
         self._connection = connection
         self._sending = threading.Lock()
         self._waiting: queue.SimpleQueue[protocol.Submit | None] = queue.SimpleQueue()
+        self._rota: Rota[tuple[int, Generation]] = Rota(_MOST_BEGUN)
+        self._turn_began_s = 0.0
+        self._step_s = 0.0  # the longest step of late: a chunk, where prompts are read
+        self._has_ended = False
         self._lock = threading.Lock()  # of what follows
         self._cancelled: set[int] = set()
         self._open: set[int] = set()
-        self._current: Generation | None = None
+        self._generations: dict[int, Generation] = {}
         self._current_id: int | None = None
         self._is_ending = False
         self._num_answered = 0
@@ -103,37 +112,85 @@ class _Child:
                     memory_bytes=dict(engine.memory_report()),
                 )
             )
-            while (submit := self._waiting.get()) is not None:
-                try:
-                    self._answer(engine, submit)
-                    engine.settle()
-                except EngineStopped as error:
-                    self._fail(error, is_loading=False)
+            self._turn = engine.share()
+            try:
+                while self._take_in(engine):
+                    self._give_turn(engine, self._rota.next())
+            except EngineStopped as error:
+                self._fail(error, is_loading=False)
+
+    def _take_in(self, engine: Engine) -> bool:
+        """Moves what has come to the rota, waiting while there is nothing; false at the end."""
+        while not self._has_ended and (len(self._rota) == 0 or not self._waiting.empty()):
+            submit = self._waiting.get()
+            if submit is None:
+                self._has_ended = True
+            else:
+                self._begin(engine, submit)
+        return len(self._rota) > 0
+
+    def _begin(self, engine: Engine, submit: protocol.Submit) -> None:
+        request_id = submit.request_id
+        try:
+            generation = self._generation(engine, submit)
+        except (RequestError, SettingsError) as error:
+            self._refuse(request_id, error)
+            return
+        with self._lock:
+            self._generations[request_id] = generation
+            if request_id in self._cancelled or self._is_ending:
+                generation.cancel()
+        self._rota.add((request_id, generation))
+
+    def _give_turn(self, engine: Engine, whose: tuple[int, Generation]) -> None:
+        """Events of one request, until it ends or others have waited as long as is worth it."""
+        request_id, generation = whose
+        self._turn_began_s = event_began_s = time.monotonic()
+        self._current_id = request_id
+        self._step_s /= 2
+        try:
+            for event in generation:
+                now_s = time.monotonic()
+                self._step_s = max(self._step_s, now_s - event_began_s)
+                event_began_s = now_s
+                self._send_event(request_id, event)
+                if event.finish_reason is None and self._should_yield():
+                    return
+        except (RequestError, SettingsError) as error:
+            self._refuse(request_id, error)
+        else:
+            self._forget(request_id)
+        self._rota.remove(whose)
+        engine.settle()
+
+    def _should_yield(self) -> bool:
+        """Whether another request is to have the next turn."""
+        if self._rota.has_new or not self._waiting.empty():
+            return True
+        if not self._rota.has_others:
+            return False
+        # As long as a chunk that another reads: time is divided, not the number of steps.
+        least_s = max(_TURN_PER_CHANGE * self._turn.change_s, self._step_s)
+        return time.monotonic() - self._turn_began_s >= least_s
+
+    def _refuse(self, request_id: int, error: StrataError) -> None:
+        self._send(protocol.Refused(request_id, type(error).__name__, str(error)))
+        self._forget(request_id)
+
+    def _forget(self, request_id: int) -> None:
+        """A request has ended."""
+        with self._lock:
+            self._current_id = None
+            self._generations.pop(request_id, None)
+            self._cancelled.discard(request_id)
+            self._open.discard(request_id)
+            self._num_answered += 1
 
     def _fail(self, error: Exception, *, is_loading: bool) -> None:
         text = str(error) or "out of memory.\n  Try: a smaller --context, or a smaller model."
         self._send(protocol.Failed(type(error).__name__, text, is_loading))
         # Native threads may be in any state; nothing is waited for.
         os._exit(EXIT_FAILED)
-
-    def _answer(self, engine: Engine, submit: protocol.Submit) -> None:
-        request_id = submit.request_id
-        try:
-            generation = self._generation(engine, submit)
-            with self._lock:
-                self._current, self._current_id = generation, request_id
-                if request_id in self._cancelled or self._is_ending:
-                    generation.cancel()
-            for event in generation:
-                self._send_event(request_id, event)
-        except (RequestError, SettingsError) as error:
-            self._send(protocol.Refused(request_id, type(error).__name__, str(error)))
-        finally:
-            with self._lock:
-                self._current, self._current_id = None, None
-                self._cancelled.discard(request_id)
-                self._open.discard(request_id)
-                self._num_answered += 1
 
     def _generation(self, engine: Engine, submit: protocol.Submit) -> Generation:
         prompt = np.frombuffer(submit.prompt, dtype="<i4").astype(np.int32)
@@ -151,6 +208,7 @@ class _Child:
             form=None if submit.form is None else Form(submit.form.grammar),
             form_after="" if submit.form is None else submit.form.begins_after,
             on_progress=lambda read, total: self._send(protocol.Progress(request_id, read, total)),
+            should_yield=self._should_yield,
         )
 
     def _send_event(self, request_id: int, event: TokenEvent) -> None:
@@ -188,8 +246,8 @@ class _Child:
                 with self._lock:
                     if request_id in self._open:
                         self._cancelled.add(request_id)
-                    if self._current is not None and self._current_id == request_id:
-                        self._current.cancel()
+                    if request_id in self._generations:
+                        self._generations[request_id].cancel()
             case protocol.AskStatus():
                 with self._lock:
                     status = protocol.Status(
@@ -204,8 +262,8 @@ class _Child:
     def _end(self) -> None:
         with self._lock:
             self._is_ending = True
-            if self._current is not None:
-                self._current.cancel()
+            for generation in self._generations.values():
+                generation.cancel()
         self._waiting.put(None)
 
     def _tell_loading(self, num_done: int, num_total: int) -> None:
