@@ -6,6 +6,7 @@ The cache is checked against a list that is walked through (``History``); counts
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -16,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strata import _native
+from strata.cpu import expert_layers
 from strata.cpu.expert_files import ExpertsOnDisk
 from strata.cpu.expert_layers import LayerShape
 from strata.cpu.expert_tier import ExpertTier
-from strata.errors import CheckpointError
+from strata.errors import CheckpointError, DeviceError
 from strata.formats.block_formats import FORMATS
 from strata.tiers.resident_plan import resident_plan
 from strata.tiers.slots import Residency, shared_slots
@@ -302,3 +304,30 @@ def test_what_there_is_not_is_refused(path: Path, layer: int, expert: int) -> No
     with pytest.raises(ValueError, match="there is no"):
         tier.source.fetch(layer, [expert], False)
     tier.close()
+
+
+def test_reads_that_may_not_pass_the_page_cache_go_through_it(
+    path: Path, content: np.ndarray
+) -> None:
+    tier = tier_of(path, 4)
+    if len(tier.descriptors) < 2:
+        pytest.skip("this file system has no direct reads to refuse")
+    _, direct = tier.descriptors
+    refusing = os.open("/proc/self/ns/mnt", os.O_RDONLY)  # EINVAL for every read
+    os.dup2(refusing, direct)
+    os.close(refusing)
+    used = shapes()[0].native.expert_bytes
+    out = np.zeros((2, BLOB), np.uint8)
+    assert reads_of(tier, 0, [0, 1, 2]) == 3
+    tier.read(0, [2, 6], [row.ctypes.data for row in out])
+    assert np.array_equal(out[:, :used], content[[2, 6], :used])
+    tier.close()
+
+
+def test_memory_that_is_refused_is_one_error(path: Path, monkeypatch) -> None:
+    def refuse(*_rest, **_options):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(expert_layers.mmap, "mmap", refuse)
+    with pytest.raises(DeviceError, match=r"refused .* of memory for experts"):
+        tier_of(path, 4)
