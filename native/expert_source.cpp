@@ -151,8 +151,12 @@ void ExpertSource::set_failure(int64_t key, const ExpertFile &file, const ReadFa
                                              std::to_string(failure.got) + "; the file has become shorter";
     char offset[32];
     snprintf(offset, sizeof offset, "%#llx", (unsigned long long)failure.offset);
+    set_failure("cannot read " + name_of(key) + ": " + reason + ".\n  file: " + file.path + ", offset " + offset);
+}
+
+void ExpertSource::set_failure(const std::string &text) {
     std::lock_guard<std::mutex> lock(failure_mutex_);
-    failure_ = "cannot read " + name_of(key) + ": " + reason + ".\n  file: " + file.path + ", offset " + offset;
+    failure_ = text;
 }
 
 ExpertReads::ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::vector<uint8_t *> targets)
@@ -165,11 +169,19 @@ ExpertReads::ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::v
         }
         raw_ = Buffer(total);
     }
-    begin();
+    try {
+        begin();
+    } catch (...) {
+        abandon();
+        throw;
+    }
 }
 
 ExpertReads::~ExpertReads() {
-    if (is_waited_) return;
+    if (!is_waited_) abandon();
+}
+
+void ExpertReads::abandon() {
     for (const auto &batch : batches_)
         if (batch) batch->cancel();
     for (const auto &batch : batches_)
@@ -308,22 +320,29 @@ void ExpertFetch::begin_reads() {
             targets.push_back(source_.memory_of(place));
         }
         if (flight.items.empty()) return;
-        flight.reads = std::make_unique<ExpertReads>(source_, std::move(keys), std::move(targets));
-        flights_.push_back(std::move(flight));
+        try {
+            flight.reads = std::make_unique<ExpertReads>(source_, std::move(keys), std::move(targets));
+            flights_.push_back(std::move(flight));
+        } catch (const std::exception &error) { // no memory for what has to be packed
+            drop(flight);
+            source_.set_failure("cannot read experts of layer " + std::to_string(layer_) + ": " + error.what() + ".");
+            has_failed_ = true;
+            return;
+        }
     }
 }
 
 bool ExpertFetch::next() {
     if (has_failed_) return false;
-    const bool is_first = !has_begun_;
+    const bool has_hits = !has_begun_ && !ready_.empty();
     has_begun_ = true;
-    if (is_first && !ready_.empty()) {
-        begin_reads();
-        return true;
+    if (!has_hits) {
+        release();
+        are_hits_ = false;
     }
-    release();
-    are_hits_ = false;
     begin_reads();
+    if (has_failed_) return false;
+    if (has_hits) return true;
     if (flights_.empty()) return false;
     Flight flight = std::move(flights_.front());
     flights_.pop_front();
@@ -335,8 +354,6 @@ bool ExpertFetch::next() {
     if (!is_good) {
         has_failed_ = true;
         drop(flight);
-        for (Flight &other : flights_) drop(other);
-        flights_.clear();
         return false;
     }
     if (is_scan_) source_.counts_[layer_].scan_read += int64_t(flight.items.size());

@@ -112,6 +112,7 @@ class ExpertSource {
     void unlink(int32_t place);
     int32_t take_place();
     void give_back(int32_t place);
+    void set_failure(const std::string &text);
     void set_failure(int64_t key, const ExpertFile &file, const ReadFailure &failure);
     int64_t layer_of(int64_t key) const;
     std::string name_of(int64_t key) const;
@@ -149,6 +150,8 @@ class ExpertReads {
 
   private:
     void begin();
+    // Nothing is written any more afterwards.
+    void abandon();
     bool collect(bool &is_direct_refused);
 
     ExpertSource &source_;
