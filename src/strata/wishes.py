@@ -66,8 +66,11 @@ def parse(name: str, wish: Wish, value: object) -> object:
         try:
             return int(value)
         except ValueError:
+            what, hint = (
+                ("MiB or a size such as 8G", "8G") if wish.is_mib else ("a whole number", "1")
+            )
             raise SettingsError(
-                f"{name} must be a whole number, not {value!r}.\n  Try: {name}=1"
+                f"{name} must be {what}, not {value!r}.\n  Try: {name}={hint}"
             ) from None
     if wish.kind is float:
         try:

@@ -92,5 +92,7 @@ def test_memory_may_be_said_with_a_unit(text: str, mib: int) -> None:
 
 @pytest.mark.parametrize("text", ["8X", "G", "-1", "0"])
 def test_other_units_are_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="ram_limit"):
+    with pytest.raises(SettingsError, match="ram_limit") as told:
         Settings.from_options({"ram_limit": text})
+    if not text.lstrip("-").isdigit():
+        assert "must be MiB or a size such as 8G" in str(told.value)
