@@ -29,7 +29,8 @@ def hand_off_cases(rows):
             "factors": "i64", "layer": "i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32",
             "reachable_ptr": "*i64",
             "stage_of_ptr": "*i32", "codes_ptr": "*i8", "scales_ptr": "*fp32",
-            "clock": "i64", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
+            "clock": "i64", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1],
+            "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
             "TILE": tile, "EXPERTS": EXPERTS, "EXPERT_TILE": EXPERTS, "STAGES": stages,
             "STAGE_TILE": max(1, stages), "HIDDEN": HIDDEN, "GROUPS": HIDDEN // 256,
             "HALF_TILE": 256,
@@ -40,7 +41,8 @@ def hand_off_cases(rows):
     arguments = {
         "mailbox": "i64", "number_ptr": "*i32", "fault_ptr": "*i32", "source_ptr": "*i32",
         "outputs_ptr": "*fp32", "bad_ptr": "*i32", "limit": "i64", "clock": "i64",
-        "layer": "i32", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "HIDDEN": HIDDEN, "COLUMNS": hand_off._COLUMNS,
+        "layer": "i32", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "HIDDEN": HIDDEN,
+        "COLUMNS": hand_off._COLUMNS,
     }  # fmt: skip
     yield "wait", compile_kernel(hand_off._wait_kernel, arguments, {"num_warps": 4})
     arguments = {
@@ -63,9 +65,11 @@ def fetch_cases(formats):
         table = make_repack(name, panel_bits(ctx, name), "cpu")
         arguments = {
             "sources_ptr": "*i64", "factors_ptr": "*i64", "blobs_ptr": "*i64",
-            "slot_factors_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "offset": "i64",
-            "role": "i32", "terms_ptr": "*i32", "masks_ptr": "*i32", "flips_ptr": "*i32",
+            "slot_factors_ptr": "*i64", "raw_ptr": "*u8", "raw_stride": "i64", "host_bytes": "i32",
+            "offset": "i32", "role_bytes": "i32", "first_role": "i32", "terms_ptr": "*i32",
+            "masks_ptr": "*i32", "flips_ptr": "*i32",
             **table.shape(SIZE, HIDDEN),
+            "BEGINS": table.begins(SIZE, HIDDEN, fetch.UNITS.value, fetch.THREADS.value),
         }  # fmt: skip
         terms = sum(plane[2] * plane[3] for plane in table.planes)
         words = sum(plane[2] for plane in table.planes)

@@ -165,7 +165,8 @@ class ExpertStream:
                     own.append(Step(number, first, count, experts.tolist(), num_rows))
                     num_rows += 1
             self._steps.append(own)
-        self._send_tables(num_rows)
+        if num_rows:
+            self._send_tables(num_rows)
         self._planned = missing, limits
 
     def _send_tables(self, num_rows: int) -> None:

@@ -60,6 +60,20 @@ class Repack:
         """Bytes of a matrix as the processor has it."""
         return rows * FORMATS[self.format_name].row_bytes(inner)
 
+    def begins(self, rows: int, inner: int, units: int, threads: int) -> tuple[int, ...]:
+        """The first program of each plane, and how many there are.
+
+        Args:
+            rows, inner: of a matrix.
+            units: groups of a thread.
+            threads: of a program; each has a word of a group, and several where words are more.
+        """
+        begins = [0]
+        for _, _, num_words, _, _ in self.planes:
+            across = max(1, threads // (1 << (num_words - 1).bit_length()))
+            begins.append(begins[-1] - (-self.num_units(rows, inner) // (units * across)))
+        return tuple(begins)
+
     def shape(self, rows: int, inner: int) -> dict[str, object]:
         """Constants of a kernel for a matrix of this format.
 

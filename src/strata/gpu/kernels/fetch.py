@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from strata.gpu.expert_slots import BlobLayout
     from strata.gpu.repack import Repack
 
-# Bytes of the host's memory that a program copies; groups that one repacks.
+# Bytes of the host's memory that a program copies.
 _COPY_BYTES = 1 << 14
 _INTERPRETED_COPY_BYTES = 1 << 18
-_UNITS = tl.constexpr(4)
+# Of a repacking program: threads, groups of each, terms whose loads are in flight together.
+THREADS, UNITS, UNROLL = tl.constexpr(128), tl.constexpr(4), tl.constexpr(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def repack(
 ) -> None:
     """Puts copied experts into slots, as ``packing.pack`` would have packed them.
 
-    Three launches; grid: (J, groups of sixteen rows / 4).
+    A launch for gate and up, or one each where their formats differ, and one for down. Grid: (J,
+    blocks of each plane, matrices); a program does one plane of some groups of sixteen rows.
 
     Args:
         tables: of gate, up and down.
@@ -92,17 +94,19 @@ def repack(
         jobs: those of ``copy_from_host``.
         raw: likewise.
     """
+    is_alike = tables[0].format_name == tables[1].format_name
     host_first = 0
-    for role, table in enumerate(tables):
-        rows, inner = layout.shape_of(role)
-        num_units = table.num_units(rows, inner)
-        _repack_kernel[(len(jobs.sources), triton.cdiv(num_units, _UNITS.value))](
+    for role, num in ((0, 2), (2, 1)) if is_alike else ((0, 1), (1, 1), (2, 1)):
+        table, (rows, inner) = tables[role], layout.shape_of(role)
+        begins = table.begins(rows, inner, UNITS.value, THREADS.value)
+        host_bytes = table.host_bytes(rows, inner)
+        _repack_kernel[(len(jobs.sources), begins[-1], num)](
             jobs.sources, jobs.factors, jobs.blobs, jobs.slot_factors,
-            raw.view(-1)[host_first:], raw.stride(0), layout.offset_of(role), role, table.terms,
-            table.masks, table.flips, **table.shape(rows, inner), num_warps=4,
-            **arith.LAUNCH,
+            raw.view(-1)[host_first:], raw.stride(0), host_bytes, layout.offset_of(role),
+            layout.offset_of(role + 1) - layout.offset_of(role), role, table.terms, table.masks,
+            table.flips, **table.shape(rows, inner), BEGINS=begins, num_warps=4, **arith.LAUNCH,
         )  # fmt: skip
-        host_first += table.host_bytes(rows, inner)
+        host_first += num * host_bytes
 
 
 @triton.jit
@@ -125,21 +129,26 @@ def _bits(
 
 @triton.jit
 def _repack_plane(
-    raw, blob_ptr, first_unit, terms_ptr, masks_ptr, flips_ptr, WORDS: tl.constexpr,
+    raw, blob_ptr, block, terms_ptr, masks_ptr, flips_ptr, WORDS: tl.constexpr,
     TERMS: tl.constexpr, WORD_BYTES: tl.constexpr, OFFSET: tl.constexpr, STEP: tl.constexpr,
     SIZE: tl.constexpr, GROUPS: tl.constexpr, GROUP_BYTES: tl.constexpr, HOST_BYTES: tl.constexpr,
     PANEL_BYTES: tl.constexpr, PANELS: tl.constexpr,
 ):  # fmt: skip
-    """One plane of four groups: a thread has one word of each."""
-    word = tl.arange(0, triton.next_power_of_2(WORDS))
+    """One plane of some groups: a thread has one word of each of four groups."""
+    WIDTH: tl.constexpr = triton.next_power_of_2(WORDS)
+    ACROSS: tl.constexpr = 1 if WIDTH >= THREADS else THREADS // WIDTH
+    place = tl.arange(0, WIDTH * ACROSS)
+    word = place % WIDTH
     is_word = word < WORDS
     # What is past the end does the last group once more.
     last = PANELS * GROUPS - 1
+    first_unit = (block * ACROSS + place // WIDTH) * UNITS
     u0, u1 = tl.minimum(first_unit, last), tl.minimum(first_unit + 1, last)
     u2, u3 = tl.minimum(first_unit + 2, last), tl.minimum(first_unit + 3, last)
     a = tl.load(flips_ptr + word, mask=is_word, other=0)
     b, c, d = a, a, a
-    for t in range(TERMS):
+    # Of several terms the loads are in flight together.
+    for t in tl.range(0, TERMS, loop_unroll_factor=UNROLL):
         term = tl.load(terms_ptr + t * WORDS + word, mask=is_word, other=0)
         mask = tl.load(masks_ptr + t * WORDS + word, mask=is_word, other=0)
         a ^= _bits(raw, u0, term, mask, GROUPS, GROUP_BYTES, HOST_BYTES)
@@ -150,11 +159,11 @@ def _repack_plane(
     # Words go by panel, then as they lie in a panel's group.
     half = word // (WORDS // 2)
     in_group = word % (WORDS // 2) * WORD_BYTES
-    for u in tl.static_range(4):
+    for u in tl.static_range(UNITS):
         unit = units[u]
-        place = unit % GROUPS * STEP + in_group
-        is_stored = is_word & (place < SIZE)
-        out = blob_ptr + OFFSET + (unit // GROUPS * 2 + half) * PANEL_BYTES + place
+        at = unit % GROUPS * STEP + in_group
+        is_stored = is_word & (at < SIZE)
+        out = blob_ptr + OFFSET + (unit // GROUPS * 2 + half) * PANEL_BYTES + at
         if WORD_BYTES == 4:
             tl.store(out.to(tl.pointer_type(tl.int32)), totals[u], mask=is_stored)
         else:
@@ -163,27 +172,33 @@ def _repack_plane(
 
 # Were tables known to be aligned, their words would be loaded by fours, and have to change threads.
 @triton.jit(
-    do_not_specialize=["raw_stride", "offset", "role"],
+    do_not_specialize=["raw_stride", "host_bytes", "offset", "role_bytes", "first_role"],
     do_not_specialize_on_alignment=["terms_ptr", "masks_ptr", "flips_ptr"],
 )
 def _repack_kernel(
-    sources_ptr, factors_ptr, blobs_ptr, slot_factors_ptr, raw_ptr, raw_stride, offset, role,
-    terms_ptr, masks_ptr, flips_ptr, PLANES: tl.constexpr, PLACES: tl.constexpr,
-    NUM_PLANES: tl.constexpr, GROUPS: tl.constexpr, GROUP_BYTES: tl.constexpr,
-    HOST_BYTES: tl.constexpr, PANEL_BYTES: tl.constexpr, PANELS: tl.constexpr,
+    sources_ptr, factors_ptr, blobs_ptr, slot_factors_ptr, raw_ptr, raw_stride, host_bytes, offset,
+    role_bytes, first_role, terms_ptr, masks_ptr, flips_ptr, PLANES: tl.constexpr,
+    PLACES: tl.constexpr, NUM_PLANES: tl.constexpr, GROUPS: tl.constexpr,
+    GROUP_BYTES: tl.constexpr, HOST_BYTES: tl.constexpr, PANEL_BYTES: tl.constexpr,
+    PANELS: tl.constexpr, BEGINS: tl.constexpr,
 ):  # fmt: skip
     job = tl.program_id(0).to(tl.int64)
+    task = tl.program_id(1)
+    matrix = tl.program_id(2)
     if tl.load(sources_ptr + job) != 0:
-        raw = (raw_ptr + job * raw_stride).to(tl.pointer_type(tl.int32))
-        blob_ptr = (tl.load(blobs_ptr + job) + offset).to(tl.pointer_type(tl.uint8))
+        raw = (raw_ptr + job * raw_stride + matrix * host_bytes).to(tl.pointer_type(tl.int32))
+        first = offset + matrix * role_bytes
+        blob_ptr = (tl.load(blobs_ptr + job) + first).to(tl.pointer_type(tl.uint8))
         for p in tl.static_range(NUM_PLANES):
-            _repack_plane(
-                raw, blob_ptr, tl.program_id(1) * _UNITS,
-                terms_ptr + PLANES[p][0], masks_ptr + PLANES[p][0], flips_ptr + PLANES[p][1],
-                PLANES[p][2], PLANES[p][3], PLANES[p][4], PLACES[p][0], PLACES[p][1],
-                PLACES[p][2], GROUPS, GROUP_BYTES, HOST_BYTES, PANEL_BYTES, PANELS,
-            )  # fmt: skip
-        if tl.program_id(1) == 0:
+            if (task >= BEGINS[p]) & (task < BEGINS[p + 1]):
+                _repack_plane(
+                    raw, blob_ptr, task - BEGINS[p],
+                    terms_ptr + PLANES[p][0], masks_ptr + PLANES[p][0], flips_ptr + PLANES[p][1],
+                    PLANES[p][2], PLANES[p][3], PLANES[p][4], PLACES[p][0], PLACES[p][1],
+                    PLACES[p][2], GROUPS, GROUP_BYTES, HOST_BYTES, PANEL_BYTES, PANELS,
+                )  # fmt: skip
+        if task == 0:
+            role = first_role + matrix
             here = tl.load(factors_ptr + job).to(tl.pointer_type(tl.float32))
             there = tl.load(slot_factors_ptr + job).to(tl.pointer_type(tl.float32))
             tl.store(there + role, tl.load(here + role))
