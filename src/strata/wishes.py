@@ -60,9 +60,7 @@ def parse(name: str, wish: Wish, value: object) -> object:
     if wish.kind is int:
         sized = _MIB.fullmatch(value.strip()) if wish.is_mib else None
         if sized is not None:
-            return round(
-                float(sized["number"]) * {"M": 1, "G": 1 << 10, "T": 1 << 20}[sized["unit"].upper()]
-            )
+            return round(float(sized["number"]) * _MIB_OF_UNIT[sized["unit"].upper()])
         try:
             return int(value)
         except ValueError:

@@ -31,10 +31,12 @@ def stats_parts(counts: TierCounts | None, rates: TierRates | None) -> list[str 
         return ["experts: all of them in one place; nothing to count."]
     lookups, hit_rate = counts.total("lookups"), counts.hit_rate
     hits = "none" if hit_rate is None else f"{100 * hit_rate:.1f} %"
-    parts: list[str | Table] = [
-        f"experts: {hits} of {lookups} looked up by {counts.windows} windows were in slots",
-        _place_table(counts),
-    ]
+    told = f"{hits} of {lookups} looked up by {counts.windows} windows were in slots"
+    if lookups and not counts.bytes_of("hits", "copied", "moved"):
+        # No card, or one without slots.
+        share = 100 * (1 - counts.total("from_file") / lookups)
+        told = f"{share:.1f} % of {lookups} looked up by {counts.windows} windows were in memory"
+    parts: list[str | Table] = [f"experts: {told}", _place_table(counts)]
     if counts.windows and counts.total("answers"):
         wait_ms = counts.total("wait_ns") / 1e6 / counts.windows
         answer_ms = counts.total("answer_ns") / 1e6 / counts.windows
