@@ -54,6 +54,15 @@ def test_places_waits_and_layers_are_told() -> None:
     assert layers[1] == ["1", "90.0", "%", "1", "0", "0", "0"]
 
 
+def test_without_slots_it_is_memory_that_is_told() -> None:
+    tally = TierTally(np.array([1 << 20]))
+    tally.add_window(np.array([8]), np.array([0]), np.array([0]))
+    tally.add("from_file", np.array([2]))
+    text = shown(stats_parts(tally.counts(), None))
+    assert "75.0 % of 8 looked up by 1 windows were in memory" in text
+    assert "of these read from the file" in text
+
+
 def test_without_an_expert_cache_one_line_is_enough() -> None:
     assert shown(stats_parts(None, None)).strip() == (
         "experts: all of them in one place; nothing to count."
