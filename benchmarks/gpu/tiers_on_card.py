@@ -107,10 +107,11 @@ def hand_off(args) -> None:
         micros = card_seconds(graph.replay, 100) * 1e6 / layers
         torch.cuda.synchronize()
         server.read_counts(counts)
-        requests, *_, busy = counts.sum(axis=0) - before
+        served = dict(zip(SERVED, (counts.sum(axis=0) - before).tolist(), strict=True))
+        busy = served["nanoseconds"] / max(1, served["requests"])
         fault = int(state.fault.item())
         print(f"{misses:2} of {top_k} entries asked for: {micros:6.2f} us a layer, of which the "
-              f"processor at work {busy / max(1, requests) / 1e3:6.2f}"
+              f"processor at work {busy / 1e3:6.2f}"
               + (f"; FAULT {fault}" if fault else ""), flush=True)  # fmt: skip
     server.end()
     server.stop(5.0)

@@ -112,7 +112,7 @@ class ExpertCache:
         homes = [home.blob_bytes for home in host.layers]
         self._way_bytes = way_bytes(max(homes), options.num_stages, options.num_streamed)
         self._settled: tuple[Seen, int] | None = None
-        self._leaving: list[Move] = []
+        self._leaving = np.empty(0, np.int64)  # slots whose experts have yet to depart
         self.split = Split(self._hand_off, self.layers, host.measured, is_card=is_card)
         self._is_whole = [False] * spec.num_layers
         host.open(self._mailbox.address, self._mailbox.layout, self._mailbox.memory)
@@ -404,19 +404,16 @@ class ExpertCache:
         # breaks off from here on leaves slots that hold nobody, and is begun again.
         self._table.give_up(slots)
         self._table.send()
-        self._leaving = [self._move_of(slot) for slot in slots.tolist()]
+        self._leaving = slots
 
     def _depart(self) -> None:
         """Begins the copies of those that have set out."""
-        moves, self._leaving = self._leaving, []
-        if moves:
-            self._mover.start(moves)
-
-    def _move_of(self, slot: int) -> Move:
-        """The way of the expert that a slot is meant to hold."""
-        layer, expert = divmod(int(self.residency.key_in[slot]), self._spec.num_experts)
-        place = slot - self.residency.layout.first_slot(layer)
-        return Move(layer, expert, place, slot)
+        slots, self._leaving = self._leaving, self._leaving[:0]
+        if len(slots):
+            layers, experts = np.divmod(self.residency.key_in[slots], self._spec.num_experts)
+            places = slots - self._table.first_slots[layers]
+            columns = (layers.tolist(), experts.tolist(), places.tolist(), slots.tolist())
+            self._mover.start([Move(*fields) for fields in zip(*columns, strict=True)])
 
     def _receive(self, *, is_waiting: bool = False) -> None:
         """Enters experts that have arrived."""

@@ -30,6 +30,7 @@ class SlotTable:
 
     Attributes:
         on_card: [L, E] int32, the place of an expert among its layer's slots, or -1.
+        first_slots: [L] the slot that is place 0 of a layer.
     """
 
     def __init__(self, residency: Residency, device: torch.device) -> None:
@@ -37,7 +38,7 @@ class SlotTable:
         layout = residency.layout
         shape = (layout.num_layers, layout.num_experts)
         firsts = [layout.first_slot(layer) for layer in range(layout.num_layers)]
-        self._first_slots = np.array(firsts, np.int64)[:, None]
+        self.first_slots = np.array(firsts, np.int64)
         # The key whose bytes a slot holds, EMPTY while others are written there.
         self._held = np.full(layout.num_slots, EMPTY, np.int64)
         self._is_lent = np.zeros(layout.num_slots, bool)
@@ -75,9 +76,9 @@ class SlotTable:
 
     def num_held(self) -> list[int]:
         """[L] experts whose bytes lie in slots."""
-        num_layers, num_experts = self.on_card.shape
-        layers = np.unique(self._held[self._held != EMPTY]) // num_experts
-        found: list[int] = np.bincount(layers, minlength=num_layers).tolist()
+        is_held = np.zeros(self.on_card.shape, np.bool_)
+        is_held.reshape(-1)[self._held[self._held != EMPTY]] = True
+        found: list[int] = is_held.sum(axis=1).tolist()
         return found
 
     def give_up(self, slots: NDArray[np.int64]) -> None:
@@ -106,6 +107,6 @@ class SlotTable:
         layers, experts = np.divmod(self._held[slots], self.on_card.shape[1])
         table = self._on_host.numpy()
         table[:] = -1
-        table[layers, experts] = slots - self._first_slots[layers, 0]
+        table[layers, experts] = slots - self.first_slots[layers]
         self.on_card.copy_(self._on_host, non_blocking=True)
         self._is_sent = True

@@ -56,7 +56,7 @@ else:
 
     @triton.jit
     def is_too_late(pointer, number, end):
-        """Waits until ``number`` is at ``pointer``; 1 in thread 0 if it was not at the time ``end``.
+        """Waits until ``number`` is at ``pointer``; 1 in thread 0 if it was not by ``end``.
 
         Thread 0 alone looks: each look is a transaction over the link, and those of a few thousand
         threads keep the answer from coming through (measured: 25 us for ten entries). Whoever
