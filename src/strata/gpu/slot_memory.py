@@ -211,14 +211,25 @@ def slot_memory(num_bytes: int, device: torch.device, what: str) -> SlotMemory:
     Raises:
         DeviceError: the card has not got it.
     """
-    segments = None
-    if device.type == "cuda":
-        try:
-            segments = Segments(num_bytes, device)
-        except (DeviceError, OSError, AttributeError) as error:
-            reason = str(error).splitlines()[0]
-            telemetry.notice("slot-memory", f"slots keep their memory once they have it: {reason}")
+    segments = _tried(num_bytes, device) if device.type == "cuda" else None
     return SlotMemory(num_bytes, device, what, segments)
+
+
+def _tried(num_bytes: int, device: torch.device) -> Segments | None:
+    """Segments that have been written to, or None where something of it cannot be done here."""
+    segments = None
+    try:
+        segments = Segments(num_bytes, device)
+        segments.take(0)
+        segments.tensor(min(num_bytes, segments.size)).zero_()
+        torch.cuda.synchronize()
+    except (DeviceError, OSError, AttributeError, RuntimeError, TypeError, AssertionError) as error:
+        if segments is not None:
+            segments.close()
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        telemetry.notice("slot-memory", f"slots keep their memory once they have it: {reason}")
+        return None
+    return segments
 
 
 def _free(

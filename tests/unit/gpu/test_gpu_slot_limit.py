@@ -10,7 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
+from strata import telemetry  # noqa: E402
 from strata.errors import DeviceError  # noqa: E402
+from strata.gpu import slot_memory  # noqa: E402
 from strata.gpu.slot_limit import PoolRoom, SlotLimit  # noqa: E402
 from strata.gpu.slot_memory import SlotMemory  # noqa: E402
 from strata.gpu.slot_table import SlotTable  # noqa: E402
@@ -184,3 +186,19 @@ def test_without_segments_memory_stays() -> None:
     assert not memory.can_release
     assert memory.release(memory._memory.data_ptr(), 64) == 0
     memory.restore(memory._memory.data_ptr(), 64)
+
+
+@pytest.mark.parametrize("error", [OSError("no driver"), DeviceError("no."), RuntimeError("bad")])
+def test_a_driver_without_these_calls_has_ordinary_memory(monkeypatch, error: Exception) -> None:
+    told: list[str] = []
+    stop = telemetry.listen(lambda event: told.append(event.message))
+
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(slot_memory, "Segments", refused)
+    assert slot_memory._tried(100, torch.device("cuda")) is None
+    stop()
+    assert told == [f"slots keep their memory once they have it: {error}"]
+    memory = slot_memory.slot_memory(100, torch.device("cpu"), "slots")
+    assert memory.num_bytes == 100
