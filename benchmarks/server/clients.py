@@ -60,8 +60,9 @@ class Client:
         self._rng = rng
         self._tally = tally
         self._known: list[Needle] = []
+        self._num_answered = 0
 
-    async def learn(self, num_needles: int = 3) -> None:
+    async def learn(self, num_needles: int = 2) -> None:
         """Keeps questions that the model answers when it is asked them in peace."""
         while len(self._known) < num_needles:
             needle = make_needle(self._rng, self._rng.choice((4, 12, 40)))
@@ -72,8 +73,8 @@ class Client:
                 self._known.append(needle)
 
     async def run(self, end_s: float) -> None:
-        await self.learn()
-        while time.monotonic() < end_s:
+        """Asks until the time is over; on a slow machine until it has had an answer or two."""
+        while self._is_on(end_s):
             try:
                 async with asyncio.timeout(ANSWER_LIMIT_S):
                     await self._once()
@@ -81,6 +82,10 @@ class Client:
                 self._wrong("no answer and no refusal")
             except (EOFError, OSError) as error:
                 self._wrong(f"the connection failed: {error!r}")
+
+    def _is_on(self, end_s: float) -> bool:
+        late_s = time.monotonic() - end_s
+        return late_s < 0 or (self._num_answered < 2 and late_s < ANSWER_LIMIT_S)
 
     async def _once(self) -> None:
         choice = self._rng.random()
@@ -111,6 +116,7 @@ class Client:
             self._tally.count[Outcome.REFUSED] += 1
         elif needle.word in text:
             self._tally.count[Outcome.ANSWERED] += 1
+            self._num_answered += 1
         else:
             self._wrong(f"asked for {needle.word}, got {text[:80]!r}")
 

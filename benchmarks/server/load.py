@@ -41,7 +41,7 @@ async def run(served: Served, args: argparse.Namespace) -> Tally:
         Client(served.address, index, random.Random(rng.random()), tally)
         for index in range(args.clients)
     ]
-    await asyncio.gather(*(client.learn() for client in clients[:1]))  # warm, for what is kept
+    await asyncio.gather(*(client.learn() for client in clients))  # also warm, for what is kept
     before = served.held()
     end_s = time.monotonic() + args.seconds
     killer = asyncio.ensure_future(kill_engines(served, tally, end_s, args.kills))

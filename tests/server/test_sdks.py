@@ -115,7 +115,7 @@ def _check_busy_and_dead(served: Served, client: openai.OpenAI) -> None:
         os.kill(_status(served)["engine_pid"], signal.SIGKILL)
         with pytest.raises(openai.APIError, match="engine's process ended"):
             list(stream)
-    wait_until(lambda: _status(served)["state"] == "ready")
+    wait_until(lambda: _status(served)["state"] == "ready", 60.0)
     # Nothing had been passed on of this one when its engine dies again and again: 503.
     found: list[BaseException] = []
 
@@ -127,10 +127,10 @@ def _check_busy_and_dead(served: Served, client: openai.OpenAI) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    wait_until(lambda: _status(served)["open_requests"] == 1)
-    wait_until(lambda: _generated(served) > 0)
+    wait_until(lambda: _status(served)["open_requests"] == 1, 60.0)
+    wait_until(lambda: _generated(served) > 0, 60.0)
     os.kill(_status(served)["engine_pid"], signal.SIGKILL)
-    asking.join(30)
+    asking.join(120)
     assert isinstance(found[0], openai.InternalServerError)
     assert found[0].status_code == 503
 
