@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tests.server.engines import VOCAB_SIZE, open_scripted
+from tests.server.engines import VOCAB_SIZE, open_scripted, scripted
 from tests.server.test_engine_process import expected, run, submit, tokens_of
 
 from strata.server import protocol
 from strata.server.rota import Rota
 
 if TYPE_CHECKING:
+    from strata.engine.engine import Engine
     from strata.server.engine_process import EngineProcess
+
+
+def open_slow(*, on_progress: object) -> Engine:
+    """Steps that are long beside what a message takes, on a busy machine too."""
+    return scripted(0.1)
 
 
 def test_a_short_request_begins_within_two_chunks_of_a_long_prompt():
@@ -46,7 +52,7 @@ def test_a_short_request_begins_within_two_chunks_of_a_long_prompt():
         await reading
         assert len(seen) == 49
 
-    run(open_scripted, scenario)
+    run(open_slow, scenario)
 
 
 def test_many_at_once_are_answered_as_each_alone():
@@ -83,7 +89,7 @@ def test_a_cancelled_one_leaves_the_others():
 def test_new_ones_come_first_and_all_have_turns():
     rota: Rota[str] = Rota(2)
     for item in "abc":
-        rota.add(item)
+        rota.add("one", item)
     assert [rota.next() for _ in range(4)] == ["a", "b", "a", "b"]  # two may be begun
     assert rota.has_others
     assert not rota.has_new
@@ -94,3 +100,18 @@ def test_new_ones_come_first_and_all_have_turns():
     assert not rota.has_others
     rota.remove("c")
     assert len(rota) == 0
+
+
+def test_turns_are_divided_by_callers():
+    rota: Rota[str] = Rota(3)
+    for item in ("a1", "a2", "a3", "a4"):
+        rota.add("a", item)
+    assert [rota.next() for _ in range(4)] == ["a1", "a2", "a3", "a1"]
+    rota.add("b", "b1")  # of a caller that has none under way
+    rota.add("b", "b2")
+    assert rota.has_new
+    turns = [rota.next() for _ in range(7)]
+    assert turns == ["b1", "a2", "b1", "a3", "b1", "a1", "b1"]
+    for item in ("a1", "a2"):
+        rota.remove(item)
+    assert rota.next() == "a4"  # as many are under way of either: the one that came first

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from strata.server import protocol
+from strata.server.callers import CALLER
 from strata.text.thoughts import ThoughtSplitter
 from strata.text.tool_calls import Arguments, CallBegun, CallEnded, Prose, ToolCallParser
 
@@ -167,7 +168,9 @@ async def steps_of(engine: EngineProcess, job: Job) -> AsyncIterator[AsyncIterat
     """
 
     def submit(request_id: int) -> protocol.Submit:
-        return protocol.Submit(request_id, job.prompt, dict(job.options), job.think_bound, job.form)
+        return protocol.Submit(
+            request_id, job.prompt, dict(job.options), job.think_bound, job.form, CALLER.get()
+        )
 
     async with engine.answer(submit) as messages:
         yield _steps(messages, job)

@@ -140,7 +140,7 @@ class _Child:
             self._generations[request_id] = generation
             if request_id in self._cancelled or self._is_ending:
                 generation.cancel()
-        self._rota.add((request_id, generation))
+        self._rota.add(submit.caller, (request_id, generation))
 
     def _give_turn(self, engine: Engine, whose: tuple[int, Generation]) -> None:
         """Events of one request, until it ends or others have waited as long as is worth it."""

@@ -40,6 +40,7 @@ class Submit(Message, frozen=True):
     options: dict[str, Any]  # of SamplingParams
     think_bound: ThinkBound | None = None
     form: RequiredForm | None = None
+    caller: str = ""  # requests of one caller share their turns
 
 
 class Cancel(Message, frozen=True):

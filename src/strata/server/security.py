@@ -18,6 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from strata.errors import SettingsError
 from strata.server.bodies import json_response
+from strata.server.callers import CALLER, caller_of
 from strata.server.faults import Fault, anthropic_error, openai_error
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class Guard:
                 return
             self._check_key(scope["path"], headers)
             self._check_body(scope["method"], headers)
+            address, _ = scope.get("client") or (None, 0)
+            CALLER.set(caller_of(address, headers.get("user-agent")))
             await self._app(scope, self._bounded(receive), send_marked)
         except Fault as fault:
             is_anthropic = scope["path"].startswith("/v1/messages")
