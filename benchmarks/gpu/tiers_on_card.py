@@ -186,7 +186,7 @@ def equal(args) -> None:
         found = logits_of(model)
         same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
         cache = model.experts
-        while len(cache._table.wanting()) or cache._mover.is_busy:
+        while len(cache._table.wanting()) or cache._traffic.mover.is_busy:
             cache.begin()
             cache.work()
             cache.end()

@@ -94,7 +94,7 @@ def test_what_is_lent_is_missing_and_comes_back(path: Path, made: list[Tiered]) 
     cache.work()
     cache.end()
     assert (memory == 0xA5).all()
-    assert cache.num_open == NUM_SLOTS
+    assert cache.limit.num_open == NUM_SLOTS
     assert (cache.residency.key_in == before).all()
     cache.limit_slots(NUM_SLOTS)
     cache.take_back()
@@ -114,7 +114,7 @@ def test_a_refill_that_breaks_off_is_begun_again(
         def interrupted(*_args: object) -> None:
             raise KeyboardInterrupt
 
-        patched.setattr(cache._mover, "start", interrupted)
+        patched.setattr(cache._traffic.mover, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             cache.take_back()
     assert held(one).sum() == NUM_SLOTS - NUM_LENT

@@ -165,13 +165,21 @@ def test_a_dead_server_ends_the_request_and_the_next_is_right(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lock_bytes", "num_streamed"), [(None, 1), (0, 2)])
+@pytest.mark.parametrize(
+    ("slots", "lock_bytes", "num_streamed"),
+    [
+        (per_layer(1), None, 1),
+        (per_layer(1), 0, 2),
+        (shared_slots(LAYERS, EXPERTS, 0), None, 3),
+        (per_layer(EXPERTS), None, 1),
+    ],
+)
 def test_a_prompt_has_the_bits_of_all_resident(
-    path: Path, prompt_logits, made: list[Tiered], lock_bytes: int | None, num_streamed: int
+    path: Path, prompt_logits, made: list[Tiered], slots, lock_bytes: int | None, num_streamed: int
 ) -> None:
-    # Without page-locked memory experts go through the small buffer. Three experts of each layer
-    # are missing, so parts of the ring are used twice.
-    one = tiered(path, per_layer(1), lock_bytes=lock_bytes, num_streamed=num_streamed)
+    # Without page-locked memory experts go through the small buffer. With a slot for each layer
+    # three of its experts are missing, so parts of the ring are used twice.
+    one = tiered(path, slots, lock_bytes=lock_bytes, num_streamed=num_streamed)
     made.append(one)
     assert same_bits(one.model.new_session(80).prefill(prompt()), prompt_logits)
 

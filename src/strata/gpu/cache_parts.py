@@ -5,6 +5,7 @@ Owns the allocating, and that a card that refuses is told of as ``DeviceError``.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -184,3 +185,12 @@ def slots_of_layers(slots: SlotLayout, weights: ModelWeights) -> list[ExpertSlot
         first = first_of.setdefault(pool, own)
         found.append(replace(own, blobs=first.blobs, scales=first.scales))
     return found
+
+
+def whole_layers(layout: SlotLayout, num_held: Sequence[int]) -> list[bool]:
+    """Whether all experts of a layer lie in slots, to stay there; ``num_held``: how many do."""
+    sharing = Counter(layout.pool_of_layer)
+    return [
+        len(layout.pools[pool]) >= sharing[pool] * layout.num_experts and num == layout.num_experts
+        for pool, num in zip(layout.pool_of_layer, num_held, strict=True)
+    ]

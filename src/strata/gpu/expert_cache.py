@@ -8,7 +8,7 @@ Where bytes come from and who computes what is not in a slot is the other side's
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,13 +25,15 @@ from strata.gpu.cache_parts import (
     refusals_told,
     slot_limit,
     slots_of_layers,
+    whole_layers,
 )
 from strata.gpu.expert_faults import NO_ANSWER, no_experts
-from strata.gpu.expert_mover import ExpertMover, Move
+from strata.gpu.expert_mover import ExpertMover
 from strata.gpu.prompt_notes import PromptNotes
 from strata.gpu.slot_check import check_slots
 from strata.gpu.slot_plan import way_bytes
 from strata.gpu.slot_table import SlotTable
+from strata.gpu.slot_traffic import SlotTraffic
 from strata.gpu.split import Split
 from strata.gpu.window_meter import Seen, WindowMeter
 from strata.tiers.expert_profile import ExpertProfile, learned_profile
@@ -104,7 +106,7 @@ class ExpertCache:
             self._memory = host_memory(host, options, device)
             own = slots_of_layers(slots, weights)
             self.layers = layer_tiers(host, own, self._memory, self._hand_off, self._table)
-            self._mover = ExpertMover(self.layers, self._memory, device)
+            mover = ExpertMover(self.layers, self._memory, device)
             stream = expert_stream(self.layers, self._memory, self._table, options, spec.top_k)
         for tier in self.layers:
             tier.notes, tier.ahead = self._notes, stream
@@ -112,7 +114,7 @@ class ExpertCache:
         homes = [home.blob_bytes for home in host.layers]
         self._way_bytes = way_bytes(max(homes), options.num_stages, options.num_streamed)
         self._settled: tuple[Seen, int] | None = None
-        self._leaving = np.empty(0, np.int64)  # slots whose experts have yet to depart
+        self._traffic = SlotTraffic(self.residency, self._table, mover)
         self.split = Split(self._hand_off, self.layers, host.measured, is_card=is_card)
         self._is_whole = [False] * spec.num_layers
         host.open(self._mailbox.address, self._mailbox.layout, self._mailbox.memory)
@@ -142,7 +144,7 @@ class ExpertCache:
             self.residency.fill(ranking.tolist())
         rest = np.arange(num_layers * num_experts).reshape(num_layers, num_experts).T.reshape(-1)
         self.residency.fill(rest.tolist())
-        self._move(None)
+        self._traffic.move(None)
         self._receive(is_waiting=True)
         self._table.send()
         self.verify(None if self._options.has_full_check else (0,))
@@ -174,10 +176,10 @@ class ExpertCache:
             except DeviceError as error:
                 # The window does not need it.
                 telemetry.notice("slots", str(error))
-        if not self._mover.is_busy:
-            self._set_out(_MOVES_BESIDE)
+        if not self._traffic.mover.is_busy:
+            self._traffic.set_out(_MOVES_BESIDE)
         self._table.send()
-        self._mover.mark()
+        self._traffic.mover.mark()
         self.split.refresh()
         self._host.begin()
 
@@ -190,7 +192,7 @@ class ExpertCache:
 
         Best while another window runs: both take the host's time.
         """
-        self._depart()
+        self._traffic.depart()
         if self._settled is None:
             return
         seen, num_kept = self._settled
@@ -260,16 +262,8 @@ class ExpertCache:
         self.limit.change(self._wished_slots.pop(), self._policy.heat().reshape(-1))
         self._look_at_layers()
 
-    @property
-    def num_open(self) -> int:
-        """Slots that experts may lie in."""
-        return sum(map(len, self.residency.layout.pools))
-
     def lend(self, num_slots: int) -> Tensor:
-        """[bytes] memory of the last slots of the only pool, until ``take_back``.
-
-        The experts of these slots are missing meanwhile.
-        """
+        """[bytes] memory of the last slots; until ``take_back`` their experts are missing."""
         self._receive(is_waiting=True)
         lent = self.residency.layout.pools[0][-num_slots:]
         self._table.lend(lent)
@@ -286,7 +280,7 @@ class ExpertCache:
             self._table.take_back()
             self._meter.breaks()
         self._receive(is_waiting=True)
-        self._move(None)
+        self._traffic.move(None)
 
     @property
     def locked_bytes(self) -> int:
@@ -296,7 +290,7 @@ class ExpertCache:
     @property
     def moved_bytes(self) -> int:
         """Bytes of experts brought into slots that stay, since the start."""
-        return self._mover.num_bytes
+        return self._traffic.mover.num_bytes
 
     @property
     def staged_counts(self) -> list[int]:
@@ -345,7 +339,7 @@ class ExpertCache:
         size = int(np.mean([home.blob_bytes for home in self._host.layers]))
         return TierRates(
             size, split.asked.cost, split.staged_cost, split.idle.value or 0.0, window_s,
-            self._mover.bytes_per_s, self._meter.disk_bytes_per_s,
+            self._traffic.mover.bytes_per_s, self._meter.disk_bytes_per_s,
         )  # fmt: skip
 
     def learned(self) -> ExpertProfile:
@@ -389,58 +383,18 @@ class ExpertCache:
         settled = self._policy.settle(0)
         carry_out(self.residency, settled if is_open else ())
 
-    def _move(self, most: int | None) -> None:
-        """Sets out with some of those that are not yet in the slot meant for them."""
-        self._set_out(most)
-        self._mover.mark()
-        self._depart()
-
-    def _set_out(self, most: int | None) -> None:
-        """Empties some of the slots that wait for somebody, who is brought in by ``_depart``."""
-        slots = self._table.wanting()[:most]
-        if not len(slots):
-            return
-        # Those who give up their slots are out of the table before anyone writes there. Whatever
-        # breaks off from here on leaves slots that hold nobody, and is begun again.
-        self._table.give_up(slots)
-        self._table.send()
-        self._leaving = slots
-
-    def _depart(self) -> None:
-        """Begins the copies of those that have set out."""
-        slots, self._leaving = self._leaving, self._leaving[:0]
-        if len(slots):
-            layers, experts = np.divmod(self.residency.key_in[slots], self._spec.num_experts)
-            places = slots - self._table.first_slots[layers]
-            columns = (layers.tolist(), experts.tolist(), places.tolist(), slots.tolist())
-            self._mover.start([Move(*fields) for fields in zip(*columns, strict=True)])
-
     def _receive(self, *, is_waiting: bool = False) -> None:
         """Enters experts that have arrived."""
-        self._depart()
-        landed = self._mover.landed(is_waiting=is_waiting)
-        if not landed:
+        layers = self._traffic.receive(is_waiting=is_waiting)
+        if not layers:
             return
-        keys = [move.layer * self._spec.num_experts + move.expert for move in landed]
-        self._table.enter([move.slot for move in landed], keys)
-        layers = [move.layer for move in landed]
         self._meter.add("moved", np.bincount(layers, minlength=self._spec.num_layers))
         if not all(self._is_whole):
             self._look_at_layers()
 
     def _look_at_layers(self) -> None:
-        self._is_whole = self._whole_layers()
-        self._meter.is_whole = np.array(self._is_whole)
-
-    def _whole_layers(self) -> list[bool]:
-        """Whether all experts of a layer lie in slots, to stay there; tells the layers."""
-        layout = self.residency.layout
-        sharing = Counter(layout.pool_of_layer)
-        found = [
-            len(layout.pools[pool]) >= sharing[pool] * self._spec.num_experts
-            and num_held == self._spec.num_experts
-            for pool, num_held in zip(layout.pool_of_layer, self._table.num_held(), strict=True)
-        ]
-        for tier, is_whole in zip(self.layers, found, strict=True):
+        """Looks which layers have all their experts in slots, and tells them."""
+        self._is_whole = whole_layers(self.residency.layout, self._table.num_held())
+        for tier, is_whole in zip(self.layers, self._is_whole, strict=True):
             tier.is_needed = not is_whole
-        return found
+        self._meter.is_whole = np.array(self._is_whole)

@@ -71,7 +71,7 @@ class Lender:
             num_rows,
             self._rules,
             lambda chunk: self._slots_needed(capacity, chunk),
-            num_slots=self._cache.num_open,
+            num_slots=self._cache.limit.num_open,
             num_pairs=spec.num_layers * spec.num_experts,
             percent=self._percent,
         )
