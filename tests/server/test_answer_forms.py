@@ -52,7 +52,7 @@ class Mood(BaseModel):
 
     mood: Literal["glad", "sad", "ganz gut 🙂"]
     sure: bool
-    causes: list[Literal["a", "b"]]
+    cause: Literal["a", "b"] | None
 
 
 @pytest.fixture(scope="module")
