@@ -19,7 +19,8 @@ from strata.cli.console import Bar, notices_on_stderr, say
 from strata.engine.build import model_path
 from strata.engine.model_file import open_file
 from strata.errors import SettingsError, StrataError
-from strata.settings import Settings, nearest
+from strata.settings import Settings
+from strata.wishes import nearest
 from training.eval_answers import SEED, case_rng, complete_greedily, run_task
 from training.eval_checks import Verdict, judge
 from training.eval_drafts import DraftTotals

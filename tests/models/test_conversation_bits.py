@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.models.model_files import cpu_model, write_model
-from tests.models.test_gpu_draft import drafting_model
 from tests.models.test_cpu_session import same_bits, some_tokens
+from tests.models.test_gpu_draft import drafting_model
 from tests.models.tiny_models import TINY, VOCAB_SIZE, tiny_model
 
 from strata import session_rules

@@ -9,8 +9,8 @@ from strata.cli.console import Bar, notices_on_stderr, say
 from strata.errors import SettingsError
 from strata.formats.convert import ConvertOptions, convert
 from strata.formats.convert_types import PRESETS, TensorClass, TypePlan
-from strata.wishes import nearest
 from strata.units import MiB, format_bytes
+from strata.wishes import nearest
 
 
 def command(

@@ -10,8 +10,8 @@ from strata.cli.console import Bar, notices_on_stderr, say
 from strata.errors import SettingsError
 from strata.formats.convert_types import PRESETS, TypePlan
 from strata.formats.synth import GEOMETRIES, MIXES, SynthGeometry, synthesize, uniform_mix
-from strata.wishes import nearest
 from strata.units import MiB, format_bytes
+from strata.wishes import nearest
 
 _SIZES = tuple(field.name for field in fields(SynthGeometry))
 
