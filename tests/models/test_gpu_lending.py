@@ -90,6 +90,7 @@ def test_what_is_lent_is_missing_and_comes_back(path: Path, made: list[Tiered]) 
     assert is_missing.sum() == LAYERS * EXPERTS - (NUM_SLOTS - NUM_LENT)
     # Windows of others: nobody is moved to where something else lies, and no slot is closed.
     cache.limit_slots(3)
+    cache.is_lending = True
     cache.begin()
     cache.work()
     cache.end()
@@ -97,6 +98,7 @@ def test_what_is_lent_is_missing_and_comes_back(path: Path, made: list[Tiered]) 
     assert cache.limit.num_open == NUM_SLOTS
     assert (cache.residency.key_in == before).all()
     cache.limit_slots(NUM_SLOTS)
+    cache.is_lending = False
     cache.take_back()
     assert all_are_back(one)
     assert (cache.residency.key_in == before).all()
@@ -174,10 +176,12 @@ class OwnRoom(Lender):
     num_loans = 0
 
     def offer(self, capacity: int, num_rows: int) -> Loan | None:
-        return None if self._is_lent else Loan(64, NUM_LENT)
+        if self._cache.is_lending:
+            return None
+        self._cache.is_lending = True
+        return Loan(64, NUM_LENT)
 
     def lend(self, shapes: PromptShapes, loan: Loan) -> Arena:
-        self._is_lent = True
         self.num_loans += 1
         self._cache.lend(loan.num_slots).fill_(0xA5)
         self._stream.lay(torch.zeros(self._stream.num_bytes, dtype=torch.uint8, device=DEVICE))
@@ -208,6 +212,27 @@ def test_buffers_that_fail_leave_the_slots_as_they_were(
     assert session.position == 0
     assert lending.model.lender.num_loans == 1
     assert all_are_back(lending)
+
+
+def test_one_prompt_borrows_at_a_time_and_slots_stay_open_for_it(lending: Tiered) -> None:
+    cache = lending.model.experts
+    # An expert of this model is so small that a real loan would need more slots than there are.
+    real = Lender(cache, lending.model.spec, lending.model.layout, LoanRules(slots_left=0))
+    assert real.offer(80, 66) is None
+    assert not cache.is_lending
+    first, second = (lending.model.new_session(80)._reader for _ in range(2))
+    assert first.begin(66) == 64
+    assert second.begin(66) == 256
+    cache.limit_slots(3)
+    cache.carry_out_limit()
+    assert cache.limit.num_open == NUM_SLOTS
+    second.end()
+    cache.carry_out_limit()
+    assert cache.limit.num_open == NUM_SLOTS
+    first.end()
+    cache.carry_out_limit()
+    assert cache.limit.num_open == 3
+    assert lending.model.lender.num_loans == 0
 
 
 @pytest.mark.slow

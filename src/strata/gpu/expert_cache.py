@@ -77,7 +77,7 @@ class ExpertCache:
         residency: who is in which slot, or on the way there.
         layers: each layer's way to its experts.
         split: how misses are divided.
-        limit: how many slots are open.
+        limit: how many slots are open; stays as it is while ``is_lending``.
 
     Raises:
         DeviceError: the card has not got the memory.
@@ -123,6 +123,7 @@ class ExpertCache:
             np.array(homes), np.array(self._is_whole), self.split, reachable, host.counts()
         )
         self._wished_slots: deque[int] = deque(maxlen=1)
+        self.is_lending = False
         self.limit = slot_limit(self.residency, self._table, weights)
         profile = options.profile
         self.fill(None if profile is None else profile.keys)
@@ -250,12 +251,10 @@ class ExpertCache:
     def carry_out_limit(self) -> None:
         """Opens and closes slots now, if that is wished for. No window may be under way.
 
-        While slots are lent nothing is done; the next window does it.
-
         Raises:
             DeviceError: the card refuses; slots are then as they were.
         """
-        if not self._wished_slots or self._table.has_lent:
+        if not self._wished_slots or self.is_lending:
             return
         self.work()
         self._receive(is_waiting=True)

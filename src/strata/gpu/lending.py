@@ -55,19 +55,20 @@ class Lender:
         num_bytes = sum(home.blob_bytes * len(home.scales) for home in homes)
         self._percent = lend_percent(cache.locked_bytes, num_bytes)
         self._needed: dict[tuple[int, int], int] = {}
-        self._is_lent = False
 
     def offer(self, capacity: int, num_rows: int) -> Loan | None:
-        """What a prompt of ``num_rows`` would borrow now; None: nothing can be lent.
+        """What a prompt of ``num_rows`` may borrow; None: nothing can be lent now.
+
+        Slots stay open for it until ``take_back`` or ``decline``.
 
         Args:
             capacity: tokens of its conversation.
             num_rows: of the prompt.
         """
-        if self._is_lent:
+        if self._cache.is_lending:
             return None
         spec = self._spec
-        return best_loan(
+        loan = best_loan(
             num_rows,
             self._rules,
             lambda chunk: self._slots_needed(capacity, chunk),
@@ -75,10 +76,15 @@ class Lender:
             num_pairs=spec.num_layers * spec.num_experts,
             percent=self._percent,
         )
+        self._cache.is_lending = loan is not None
+        return loan
+
+    def decline(self) -> None:
+        """What was offered is not wanted."""
+        self._cache.is_lending = False
 
     def lend(self, shapes: PromptShapes, loan: Loan) -> Arena:
-        """Memory for these buffers until ``take_back``."""
-        self._is_lent = True
+        """Memory for these buffers until ``take_back``; what ``offer`` gave."""
         room = self._cache.lend(loan.num_slots)
         # The room of the stream lies at the end, which stays where it is from loan to loan.
         first = (len(room) - self._stream.num_bytes) // ALIGNMENT * ALIGNMENT
@@ -88,10 +94,9 @@ class Lender:
 
     def take_back(self) -> None:
         """Slots are slots again, once what has been launched is done; experts set out for them."""
-        if self._is_lent:
-            self._stream.lay(None)
-            self._is_lent = False
-            self._cache.take_back()
+        self._cache.is_lending = False
+        self._stream.lay(None)
+        self._cache.take_back()
 
     def _slots_needed(self, capacity: int, chunk: int) -> int:
         key = capacity, chunk

@@ -104,7 +104,8 @@ class PromptReader:
         self._window_buffers = window_buffers
         self._spec, self._layout, self._lender = spec, layout, lender
         self._capacity, self._most_rows = capacity, chunk
-        self._loan: Loan | None = None
+        self._loan: Loan | None = None  # that was offered, and whether it was taken
+        self._is_taken = False
         self._buffers: PromptBuffers | None = None
         self._make_prompt = partial(
             Prompt, spec, layout, weights, state, flags=tensors["flags"], rope=rope
@@ -157,9 +158,15 @@ class PromptReader:
 
     def end(self) -> None:
         """No chunk follows for now: memory that was borrowed goes back. Waits for nothing."""
-        if self._lender is not None and self._buffers is not None:
-            self._buffers = self._prompt = None
+        if self._lender is None:
+            return
+        self._buffers = self._prompt = None
+        loan, self._loan = self._loan, None
+        is_taken, self._is_taken = self._is_taken, False
+        if is_taken:
             self._lender.take_back()
+        elif loan is not None:
+            self._lender.decline()
 
     def forget(self) -> None:
         """Drops what has been gathered and was not launched; ends what was launched."""
@@ -213,30 +220,24 @@ class PromptReader:
             done.record()
         return Flight(tokens, nearly, done, host_flags)
 
-    def _open(self, chunk: int, loan: Loan | None = None) -> None:
+    def _open(self, chunk: int) -> None:
         """Makes buffers for chunks of so many rows, in memory that is lent or taken."""
         shapes = prompt_shapes(self._spec, self._layout, self._capacity, chunk)
         arena = None
-        if loan is not None and self._lender is not None:
-            arena = self._lender.lend(shapes, loan)
+        if self._loan is not None and self._lender is not None:
+            self._is_taken = True  # whatever fails from here on
+            arena = self._lender.lend(shapes, self._loan)
         self._buffers = PromptBuffers(shapes, self._window_buffers.rows.device, arena)
         self._prompt = self._make_prompt(buffers=self._buffers)
 
     def _borrow(self) -> None:
         """Buffers for a prompt; short ones of the card's own memory where nothing can be lent."""
-        loan, self._loan = self._loan, None
-        chunk = MIN_CHUNK if loan is None else loan.chunk
+        chunk = MIN_CHUNK if self._loan is None else self._loan.chunk
         num_rows = chunk_rows(chunk, self._capacity)
         if len(self._host_rows[0]) < num_rows:
             is_card = self._window_buffers.rows.is_cuda
             self._host_rows = _host_rows(self._spec, num_rows, is_card=is_card)
-        try:
-            self._open(chunk, loan)
-        except BaseException:
-            self._buffers = self._prompt = None
-            if self._lender is not None:
-                self._lender.take_back()
-            raise
+        self._open(chunk)
 
     @staticmethod
     def approach(flight: Flight) -> None:

@@ -60,11 +60,6 @@ class SlotTable:
         meant = self._residency.key_in
         return np.flatnonzero((meant != EMPTY) & (meant != self._held) & ~self._is_lent)
 
-    @property
-    def has_lent(self) -> bool:
-        """Whether memory of slots is used for something else."""
-        return bool(self._is_lent.any())
-
     def lend(self, slots: NDArray[np.int64]) -> None:
         """The memory of these slots is used for something else from now on; they hold nobody."""
         self.give_up(slots)
