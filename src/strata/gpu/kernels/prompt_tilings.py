@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from strata.gpu.kernels.arith import INTERPRETED
 from strata.gpu.kernels.expand import SINGLE
 from strata.gpu.kernels.prompt_codes import BLOCK
 from strata.gpu.kernels.prompt_warps import stage_words
@@ -86,6 +87,11 @@ class WarpTiling:
 EXPERT_TILING = WarpTiling(m=2, n=2, token_warps=1, row_warps=2, step=2, stages=3)
 # Q5_K of 2560 x 6144 takes 1.55 ms, 1.86 with that; IQ4_XS of 16384 x 2560 2.93 and 2.92.
 DENSE_TILING = WarpTiling(m=2, n=2, token_warps=1, row_warps=1, step=2, stages=3)
+if INTERPRETED:
+    # Calls cost the same however many threads there are, so a thread has few sums.
+    EXPERT_TILING = DENSE_TILING = WarpTiling(
+        m=1, n=2, token_warps=2, row_warps=2, step=2, stages=3
+    )
 
 
 def warp_options(
