@@ -14,7 +14,7 @@ import pytest
 from tests.models.model_files import cpu_model, write_model
 from tests.models.test_cpu_session import same_bits, some_tokens
 from tests.models.test_gpu_draft import drafting_model
-from tests.models.tiny_models import TINY, VOCAB_SIZE, tiny_model
+from tests.models.tiny_models import TINY, tiny_model
 
 from strata import session_rules
 from strata.engine.conversation import Conversation
@@ -156,17 +156,24 @@ def test_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     formats = prompt_tests.formats_with_fused_reads(model.weights)
     path = write_model(tmp_path / "model.gguf", model, formats)
     loaded = prompt_tests.load(path, cut)
-    talk = Talk(loaded, 48, tmp_path / "kept", turn_id=VOCAB_SIZE)
-    one, two = some_tokens(1, 34), some_tokens(2, 18)
-    said, num_reused = talk.ask(one[:18], 1)
-    assert num_reused == 0
-    assert talk.ask(two, 0)[1] == 0  # over its cells
-    # What was decoded is read again: of a prompt's tokens those before the last cut are reused.
-    said, num_reused = talk.ask(said, 0)
-    assert num_reused == cut
-    assert talk.conversation.report()["from_parked"] == 1
-    talk.end()
-    again = Talk(loaded, 48, tmp_path / "kept", turn_id=VOCAB_SIZE)
-    assert again.ask(said, 0)[1] == cut
-    assert again.conversation.report()["from_disk"] == 1
-    again.end()
+    prompt, other = some_tokens(1, 20)[: cut + 2], some_tokens(2, 20)[:1]
+    expected = loaded.new_session(24).prefill(prompt)
+    keeping = Keeping(ram_bytes=PLENTY, worth_tokens=1)
+
+    def opened() -> tuple[Conversation, ConversationFiles]:
+        files = ConversationFiles(tmp_path / "kept", "tiny", PLENTY)
+        return Conversation(loaded.new_session(24), keeping, files), files
+
+    conversation, files = opened()
+    for tokens, num_reused in ((prompt[: cut + 1], 0), (other, 0), (prompt, cut)):
+        assert conversation.resume(tokens) == num_reused
+        logits = conversation.read(tokens)
+    assert same_bits(logits, expected)
+    assert conversation.report()["from_parked"] == 1
+    conversation.close()
+    assert files.report()["files"] == 1
+    conversation, files = opened()
+    assert conversation.resume(prompt) == cut
+    assert same_bits(conversation.read(prompt), expected)
+    assert conversation.report()["from_disk"] == 1
+    files.close()
