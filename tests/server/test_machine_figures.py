@@ -74,7 +74,7 @@ def test_one_card():
 
 
 def test_several_cards_are_told_as_one():
-    """F-42: sums of memory, power and traffic, mean load, the hottest, names joined."""
+    """Sums of memory, power and traffic, mean load, the hottest, names joined."""
     cards = as_one(Cards(FakeNvml(2)).read())
     assert (cards.count, cards.name) == (2, "Card 0 + Card 1")
     assert cards.load == pytest.approx(0.4)

@@ -1,6 +1,6 @@
 """Where the experts of a model will lie on this machine: all in memory, or some in files.
 
-Owns how much memory they may take (one budget, features F-11 of the tiers), and the way to a store:
+Owns how much memory they may take, which is one budget for all of them, and the way to a store:
 opened, made, or done without.
 """
 

@@ -1,7 +1,8 @@
 """How many slots a prompt borrows, and how long its chunks are then. Numbers only.
 
 A longer chunk needs more slots, whose experts are then missing; but what is missing is brought once
-for every chunk, so fewer chunks take fewer bytes. Source: algorithms 2.5.2.
+for every chunk, so fewer chunks take fewer bytes.
+docs/decisions/0014-prompts-with-tiers.md has the rule and its figures.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 First the complement, what is in no slot of any card; then the lend regions, what prompts will take
 slots away from, each stage's from its last slot down. One budget caps the whole copy. Numbers only:
-moves no bytes. Source: the rules F-09 to F-11 of the tiers.
+moves no bytes. docs/decisions/0011-file-tier.md says why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Experts at home, cached and in files: what is found where, what is read, what is given up.
 
-The cache is checked against a list that is walked through (``History``); counts are exact
-(acceptance B4, B5). Bytes are compared with the file's.
+The cache is checked against a list that is walked through (``History``); counts are exact.
+Bytes are compared with the file's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which experts are copied into memory: exact sets (acceptance B1 to B3, B6, B7, B9).
+"""Which experts are copied into memory: exact sets.
 
 Checked against sets worked out by hand, and against a second version that looks at every slot.
 """
@@ -88,7 +88,7 @@ def test_without_regions_nothing_of_the_slots_is_kept():
     assert plan.num_bytes == 0
 
 
-def test_a_complement_that_does_not_fit_leaves_the_best():  # F-11
+def test_a_complement_that_does_not_fit_leaves_the_best():
     ranking = np.array([7, 3, 0, 8])
     plan = resident_plan([cache_of(0)], [0], SIZES, 55, ranking)
     # 7 and 3 are ranked, 0 is in a slot, 8 no longer fits; nor is anything after it tried.
