@@ -1,8 +1,20 @@
-"""Binary sizes, and how sizes and rates are written for people. Nothing else formats numbers."""
+"""Binary sizes, and how people write them and read them. Nothing else formats numbers."""
+
+import re
 
 KiB = 1 << 10
 MiB = 1 << 20
 GiB = 1 << 30
+TiB = 1 << 40
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[MGT])(i?B)?", re.IGNORECASE)
+_UNITS = {"M": MiB, "G": GiB, "T": TiB}
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes of ``8G``, ``512M`` or ``1.5 GiB``; binary units, as memory is sold. None: no size."""
+    found = _SIZE.fullmatch(text.strip())
+    return None if found is None else round(float(found["number"]) * _UNITS[found["unit"].upper()])
 
 
 def format_bytes(num_bytes: float) -> str:

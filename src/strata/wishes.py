@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any
 
 from strata.errors import SettingsError
-
-_MIB = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[MGTmgt])(i?[Bb])?")
-_MIB_OF_UNIT = {"M": 1, "G": 1 << 10, "T": 1 << 20}
+from strata.units import MiB, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +55,9 @@ def parse(name: str, wish: Wish, value: object) -> object:
     if not isinstance(value, str):
         return Path(value) if wish.kind is Path and isinstance(value, os.PathLike) else value
     if wish.kind is int:
-        sized = _MIB.fullmatch(value.strip()) if wish.is_mib else None
-        if sized is not None:
-            return round(float(sized["number"]) * _MIB_OF_UNIT[sized["unit"].upper()])
+        num_bytes = parse_bytes(value) if wish.is_mib else None
+        if num_bytes is not None:
+            return round(num_bytes / MiB)
         try:
             return int(value)
         except ValueError:

@@ -38,8 +38,8 @@ def test_a_plan_is_json(demo: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("--vram", "12"), "--vram cannot use '12'"),
-        (("--ram", "much"), "--ram cannot use 'much'"),
+        (("--vram", "12"), "size with its unit, not '12'"),
+        (("--ram", "much"), "size with its unit, not 'much'"),
         (("--kv", "f32"), "not 'f32'"),
         (("--expert-policy", "lrv"), "there is no policy 'lrv'"),
         (("--vram", "100M"), "take"),

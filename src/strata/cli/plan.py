@@ -1,7 +1,6 @@
 """``strata plan``: what of a model would lie where, and how fast it would be. From its header."""
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +15,8 @@ from strata.tiers.expert_profile import read_profile
 from strata.tiers.policy_table import DEFAULT_POLICY, check_policy
 from strata.tiers.rates import read_rates
 from strata.tiers.routing_trace import read_trace
-from strata.units import GiB, MiB, format_bytes
+from strata.units import MiB, format_bytes, parse_bytes
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B?", re.IGNORECASE)
 _LIMIT_WORDS = {
     "card": "the card itself",
     "processor": "the processor, which computes experts that have no slot",
@@ -54,12 +52,18 @@ def command(
     expert_cache: Annotated[
         int | None, typer.Option(min=0, help="Slots. Default: as many as fit.")
     ] = None,
-    per_layer: Annotated[bool, typer.Option("--expert-cache-per-layer")] = False,
-    reserve: Annotated[int, typer.Option("--vram-reserve-mib", min=0)] = 256,
+    per_layer: Annotated[
+        bool, typer.Option("--expert-cache-per-layer", help="Divide the slots by layer.")
+    ] = False,
+    reserve: Annotated[
+        int, typer.Option("--vram-reserve-mib", min=0, help="MiB of the card left free.")
+    ] = 256,
     pcie_frac: Annotated[
         float | None, typer.Option(min=0, max=1, help="Part of the misses that is copied.")
     ] = None,
-    policy: Annotated[str, typer.Option("--expert-policy")] = DEFAULT_POLICY,
+    policy: Annotated[
+        str, typer.Option("--expert-policy", help="Who stays in the slots; see strata replay.")
+    ] = DEFAULT_POLICY,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what would lie where under these caps, how many tokens a second that gives, and why."""
@@ -93,15 +97,17 @@ def command(
 
 
 def size_of(flag: str, text: str) -> int:
-    """Bytes of ``12G`` or ``800M``; binary units, as memory is sold.
+    """Bytes of ``12G`` or ``800M``.
 
     Raises:
         SettingsError: something else.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise SettingsError(f"{flag} cannot use {text!r}.\n  Try: {flag} 12G")
-    return int(float(found[1]) * (GiB if found[2] in "gG" else MiB))
+    num_bytes = parse_bytes(text)
+    if num_bytes is None:
+        raise SettingsError(
+            f"{flag} must be a size with its unit, not {text!r}.\n  Try: {flag} 12G"
+        )
+    return num_bytes
 
 
 def print_plan(console: Console, name: str, report: PlanReport, *, is_made_up: bool) -> None:
@@ -123,7 +129,7 @@ def sentences(report: PlanReport, *, is_made_up: bool) -> list[str]:
         far = whole - places.card - places.memory
         lines.append(
             f"Of {whole} experts {places.card} have slots on the card and {places.memory} lie in "
-            "memory, whose processor computes them when they are wanted"
+            "memory, where the processor computes them when they are wanted"
             + (f"; {far} are read from the file when they are wanted." if far else ".")
         )
         lines.append(
