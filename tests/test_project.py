@@ -57,6 +57,18 @@ def test_links_in_docs_lead_somewhere():
     assert broken == []
 
 
+def test_decisions_are_numbered_and_listed():
+    folder = ROOT / "docs" / "decisions"
+    titles = {path.name: path.read_text().splitlines()[0] for path in folder.glob("0*.md")}
+    numbers = [int(name[:4]) for name in sorted(titles)]
+    assert numbers == list(range(1, len(titles) + 1))
+    listed = (folder / "README.md").read_text()
+    for name, title in titles.items():
+        number, _, words = title.removeprefix("# ").partition(". ")
+        assert int(number) == int(name[:4])
+        assert f"{number}. [{words}]({name})\n" in listed
+
+
 def test_version_is_in_changelog():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
