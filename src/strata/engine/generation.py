@@ -70,11 +70,20 @@ class _Progress:
     num_generated: int = 0
     drafts: DraftCounts = field(default_factory=DraftCounts)
     tiers: ExpertTiers | None = None
-    tiers_before: TierCounts | None = None
+    turn_began: TierCounts | None = None  # while it has the session
+    experts: TierCounts | None = None  # of the turns it has had
 
-    def __post_init__(self) -> None:
-        if self.tiers is not None:
-            self.tiers_before = self.tiers.tier_counts()
+    def begin_turn(self) -> None:
+        """From now on experts are asked for by this request, if they were not before."""
+        if self.tiers is not None and self.turn_began is None:
+            self.turn_began = self.tiers.tier_counts()
+
+    def end_turn(self) -> None:
+        """What is asked for from now on is another's."""
+        if self.tiers is not None and self.turn_began is not None:
+            found = self.tiers.tier_counts() - self.turn_began
+            self.experts = found if self.experts is None else self.experts + found
+            self.turn_began = None
 
     def count(self, num_tokens: int) -> None:
         now = time.perf_counter()
@@ -85,9 +94,8 @@ class _Progress:
 
     def timings(self, num_prompt: int) -> Timings:
         first_s = self.first_token_s
-        experts = None
-        if self.tiers is not None and self.tiers_before is not None:
-            experts = self.tiers.tier_counts() - self.tiers_before
+        self.begin_turn()  # one that was cancelled before its first turn has asked for none
+        self.end_turn()
         return Timings(
             prompt_tokens=num_prompt,
             reused_tokens=self.num_reused,
@@ -97,7 +105,7 @@ class _Progress:
             ttft_s=0.0 if first_s is None else first_s - self.started_s,
             drafts_proposed=tuple(self.drafts.proposed),
             drafts_accepted=tuple(self.drafts.accepted),
-            experts=experts,
+            experts=self.experts,
         )
 
 
@@ -114,6 +122,7 @@ class Generation(Iterator[TokenEvent]):
         self._request = request
         self._is_cancelled = threading.Event()
         self._is_running = False
+        self._progress = _Progress()
         self.suspended: Suspended | None = None
         self._events = self._run()
         self.finish_reason: FinishReason | None = None
@@ -122,6 +131,11 @@ class Generation(Iterator[TokenEvent]):
     def request_id(self) -> int:
         """The number events of this answer carry."""
         return self._request.request_id
+
+    def set_aside(self, suspended: Suspended) -> None:
+        """Another request has the session; ``suspended`` is where this one will go on."""
+        self.suspended = suspended
+        self._progress.end_turn()
 
     def cancel(self) -> None:
         """Ends the answer at the next token, or the next chunk of the prompt."""
@@ -204,15 +218,15 @@ class Generation(Iterator[TokenEvent]):
 
     def _answer(self) -> Iterator[TokenEvent]:
         request, conversation = self._request, self._turn.conversation
-        progress = _Progress(tiers=self._turn.tiers)
+        self._progress = progress = _Progress(tiers=self._turn.tiers)
         if self._is_cancelled.is_set():
             yield self._last_event(progress, FinishReason.CANCELLED)
             return
-        self._turn.enter(self)
+        self._enter()
         progress.num_reused = conversation.resume(request.prompt)
         while (logits := self._read()) is None and not self._is_cancelled.is_set():
             yield self._pause()
-            self._turn.enter(self)
+            self._enter()
         progress.prompt_s = time.perf_counter() - progress.started_s
         if logits is None:
             yield self._last_event(progress, FinishReason.CANCELLED)
@@ -230,7 +244,7 @@ class Generation(Iterator[TokenEvent]):
             if self._is_cancelled.is_set():
                 yield self._last_event(progress, FinishReason.CANCELLED)
                 return
-            if self._turn.enter(self):
+            if self._enter():
                 request.picks.interrupted()
             picked = advance(
                 conversation,
@@ -239,6 +253,12 @@ class Generation(Iterator[TokenEvent]):
                 picks=request.picks,
                 counts=progress.drafts,
             )
+
+    def _enter(self) -> bool:
+        """The session is this request's; whether another used it since the last time."""
+        is_back = self._turn.enter(self)
+        self._progress.begin_turn()
+        return is_back
 
     def _read(self) -> Logits | None:
         """The prompt's last logits; None where it was cancelled, or others shall have a turn."""

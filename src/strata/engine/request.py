@@ -35,7 +35,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What one request cost so far. Times in seconds; counts in tokens."""
+    """What one request cost so far. Times in seconds, others' turns included; counts in tokens."""
 
     prompt_tokens: int
     reused_tokens: int  # of the prompt; already read by an earlier request

@@ -138,7 +138,7 @@ class SharedTurn(Turn):
             return False
         begin_s = time.perf_counter()
         if self._holder is not None:
-            self._holder.suspended = self.conversation.suspend()
+            self._holder.set_aside(self.conversation.suspend())
             self._holder = None
         is_back = generation.suspended is not None
         if generation.suspended is not None:

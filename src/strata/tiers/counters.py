@@ -42,6 +42,10 @@ class TierCounts:
     table: Counts
     expert_bytes: Counts
 
+    def __add__(self, other: TierCounts) -> TierCounts:
+        """What was counted in two stretches of time."""
+        return TierCounts(self.windows + other.windows, self.table + other.table, self.expert_bytes)
+
     def __sub__(self, earlier: TierCounts) -> TierCounts:
         """What was counted since."""
         return TierCounts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from tests.unit.engine.conftest import VOCAB_SIZE, World
 from strata.engine.request import FinishReason
 from strata.engine.sampling_params import SamplingParams
 from strata.errors import EngineStopped, StrataError
+from strata.tiers.counters import COUNTED, TierCounts
 
 
 def greedy(num: int) -> SamplingParams:
@@ -110,6 +112,36 @@ def test_a_fault_in_one_leaves_the_others():
         next(bad)
     world.session.poison_at = None
     assert first + good.complete().token_ids == alone([5] * 20, 6, 8)
+
+
+class CountedSteps:
+    """A window for each step that the session has decoded."""
+
+    def __init__(self, session) -> None:
+        self.session = session
+
+    def tier_counts(self) -> TierCounts:
+        return TierCounts(len(self.session.decode_rows), np.zeros((1, len(COUNTED))), np.ones(1))
+
+
+def test_experts_are_counted_for_the_request_that_asks():
+    world = World()
+    world.engine._turn.tiers = CountedSteps(world.session)
+    world.engine.share()
+    nums = (6, 9, 1)
+    left = [world.engine.generate([5, num], greedy(num)) for num in nums]
+    windows = []
+    while left:
+        generation = left.pop(0)
+        event = next(generation)
+        if event.timings is None:
+            left.append(generation)
+        else:
+            windows.append((event.timings.generated_tokens, event.timings.experts.windows))
+    assert sorted(windows) == [(num, num - 1) for num in sorted(nums)]
+    cancelled = world.engine.generate([5])
+    cancelled.cancel()
+    assert next(cancelled).timings.experts.windows == 0
 
 
 def test_a_closed_engine_takes_nothing():
