@@ -14,7 +14,7 @@ from tests.fakes import FakeModel, FakeText
 
 from strata.engine.engine import Engine
 from strata.engine.parts import Parts
-from strata.errors import PlanError
+from strata.errors import DeviceError, PlanError
 from strata.settings import Settings
 
 if TYPE_CHECKING:
@@ -90,6 +90,21 @@ class DiesOnce:
                 return
             self.flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def loses_its_card(*, on_progress: OnProgress) -> Engine:
+    """Fails in the fourth token of every answer."""
+    engine = scripted()
+    session = engine._parts.model.sessions[0]
+    decode = session.decode
+
+    def decodes(tokens):
+        if len(session.decode_rows) == 3:
+            raise DeviceError("the driver refused a copy.\n  Try: start again.")
+        return decode(tokens)
+
+    session.decode = decodes
+    return engine
 
 
 def refuses(*, on_progress: OnProgress) -> Engine:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.server.engines import DEADLY, DiesOnce, open_scripted, refuses, scripted
+from tests.server.engines import (
+    DEADLY,
+    DiesOnce,
+    loses_its_card,
+    open_scripted,
+    refuses,
+    scripted,
+)
 
 from strata.engine.sampling_params import SamplingParams
 from strata.server import protocol
@@ -139,6 +146,16 @@ def test_a_death_in_the_answer_is_told_and_the_next_request_is_right():
         assert await tokens_of(process, PROMPT, max_tokens=4) == expected(PROMPT, max_tokens=4)
 
     run(DiesOnce(None, after_tokens=3), scenario)
+
+
+def test_a_device_that_fails_is_told_by_its_error_and_started_again():
+    async def scenario(process: EngineProcess) -> None:
+        with pytest.raises(Fault, match="during this answer: the driver refused a copy"):
+            await tokens_of(process, PROMPT, max_tokens=20)
+        assert await tokens_of(process, PROMPT, max_tokens=3) == expected(PROMPT, max_tokens=3)
+        assert process.num_restarts == 1
+
+    run(loses_its_card, scenario)
 
 
 def test_a_request_that_always_kills_is_given_up():

@@ -21,7 +21,7 @@ import numpy as np
 from strata import telemetry
 from strata.engine.engine import Engine
 from strata.engine.sampling_params import SamplingParams
-from strata.errors import EngineStopped, RequestError, SettingsError, StrataError
+from strata.errors import RequestError, SettingsError, StrataError
 from strata.server import protocol
 from strata.server.rota import Rota
 from strata.server.think_budget import ThinkBudget
@@ -116,7 +116,8 @@ class _Child:
             try:
                 while self._take_in(engine):
                     self._give_turn(engine, self._rota.next())
-            except EngineStopped as error:
+            except StrataError as error:
+                # Not this request's fault: the loop has died, or the device has.
                 self._fail(error, is_loading=False)
 
     def _take_in(self, engine: Engine) -> bool:
