@@ -39,14 +39,21 @@ def form_of(json_schema: Path | None, grammar: Path | None) -> Form | None:
     try:
         text = path.read_text(encoding="utf-8")
         if grammar is not None:
-            return Form.gbnf(text) if "::=" in text else Form.lark(text)
+            return Form.of_grammar(text)
         schema = json.loads(text)
         if not isinstance(schema, dict):
             raise RequestError("a schema must be a JSON object.")
         return Form.json_schema(schema)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
+        raise SettingsError(
+            f"{path} cannot be read: {error.strerror}.\n  Try: the path of a file that is there."
+        ) from None
     except (ValueError, RecursionError):
-        raise SettingsError(f"{path} is no JSON in UTF-8.") from None
+        what = "JSON" if grammar is None else "text"
+        raise SettingsError(
+            f"{path} is no {what} in UTF-8.\n  Try: look at the file; it may be another."
+        ) from None
     except RequestError as error:
-        raise SettingsError(f"{path}: {error}") from None
+        raise SettingsError(
+            f"{path}: {error}\n  Try: docs/forms.md lists what can be asked for."
+        ) from None

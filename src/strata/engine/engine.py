@@ -295,7 +295,10 @@ class Engine:
                 "  Try: leave ignore_eos out."
             )
         if allow is not None and not form_after:
-            raise RequestError("a form and allowed tokens cannot both hold for one answer.")
+            raise RequestError(
+                "a form and allowed tokens cannot both hold for one answer.\n"
+                "  Try: one of them, or form_after for where the form begins."
+            )
         vocabulary = self._parts.text.mask_vocabulary
         return FormAllow(vocabulary.compile(form), vocabulary, num_prompt, form_after, allow)
 
@@ -322,7 +325,8 @@ class Engine:
             wide = np.empty((0, 0))
         if wide.ndim != 1 or wide.dtype.kind not in "iu":
             raise RequestError(
-                "a prompt must be text, chat messages, or whole numbers that are token ids."
+                "a prompt must be text, chat messages, or whole numbers that are token ids.\n"
+                "  Try: a plain str."
             )
         outside = wide[(wide < 0) | (wide >= vocab_size)]
         if outside.size:

@@ -8,9 +8,9 @@ with something else than line ends.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from strata.text.token_masks import MAX_LINE_ENDS
+from strata.text.token_masks import MAX_LINE_ENDS, num_settled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from strata.engine.picks import Allow
     from strata.engine.sampler import Mask
     from strata.text.token_masks import FormMasks, MaskVocabulary, Words
-
-# Tokens after this many from the end are settled: a window has at most eight rows.
-_UNSETTLED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +103,7 @@ class FormAllow:
 
     def _go_to(self, answer: Sequence[int]) -> None:
         """Makes the states those of ``answer``; only its last tokens may have changed."""
-        shared = min(len(answer), len(self._seen))
-        for place in range(max(0, min(shared, len(self._seen) - _UNSETTLED)), shared):
-            if answer[place] != self._seen[place]:
-                shared = place
-                break
+        shared = num_settled(self._seen, answer)
         del self._seen[shared:]
         del self._states[shared + 1 :]
         for token in answer[shared:]:

@@ -127,8 +127,7 @@ def form_of(wish: FormWish) -> Form:
             case FormKind.REGEX:
                 return Form.regex(_text(source))
             case FormKind.GRAMMAR:
-                text = _text(source)
-                return Form.gbnf(text) if "::=" in text else Form.lark(text)
+                return Form.of_grammar(_text(source))
             case FormKind.CHOICE:
                 return Form.one_of(_choices(source))
     except RequestError as error:

@@ -133,6 +133,11 @@ class Form:
         return cls.lark(lark)
 
     @classmethod
+    def of_grammar(cls, grammar: str) -> Form:
+        """Text of a grammar in either notation; errors as theirs."""
+        return cls.gbnf(grammar) if "::=" in grammar else cls.lark(grammar)
+
+    @classmethod
     def one_of(cls, choices: Iterable[str]) -> Form:
         """One of some texts.
 

@@ -14,6 +14,7 @@ import llguidance
 import numpy as np
 
 from strata.errors import RequestError
+from strata.session_rules import MAX_WINDOW_ROWS
 from strata.text.form import limits
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 # Line ends that may stand between the end of reasoning and the form.
 MAX_LINE_ENDS: Final = 2
-# Tokens after this many from the end are settled: a window has at most eight rows.
-_UNSETTLED: Final = 8
 
 
 class MaskVocabulary:
@@ -49,7 +48,8 @@ class MaskVocabulary:
     ) -> None:
         if not end_ids:
             raise RequestError(
-                "this model has no token that ends an answer, so no form can be required."
+                "this model has no token that ends an answer, so no form can be required.\n"
+                "  Try: without a form."
             )
         # llguidance's masks are as long as its list of tokens.
         padding = (b"",) * (vocab_size - len(token_bytes))
@@ -162,12 +162,7 @@ class FormMasks:
         return words.astype(np.uint32, copy=False)
 
     def _go_to(self, tokens: Sequence[int]) -> None:
-        shared = min(len(tokens), len(self._taken))
-        first = max(0, len(self._taken) - _UNSETTLED)
-        for place in range(min(first, shared), shared):
-            if tokens[place] != self._taken[place]:
-                shared = place
-                break
+        shared = num_settled(self._taken, tokens)
         if len(self._taken) > shared:
             self._matcher.rollback(len(self._taken) - shared)
             del self._taken[shared:]
@@ -184,6 +179,15 @@ class FormMasks:
                 f"the required form cannot be followed: {reason}.\n"
                 "  Try: a simpler form, with less that can be at one place."
             )
+
+
+def num_settled(known: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many tokens both begin with; of ``known`` only a window's last may have changed."""
+    shared = min(len(tokens), len(known))
+    for place in range(max(0, min(shared, len(known) - MAX_WINDOW_ROWS)), shared):
+        if tokens[place] != known[place]:
+            return place
+    return shared
 
 
 class _Wanted:
