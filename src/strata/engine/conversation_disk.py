@@ -6,8 +6,10 @@ is never touched; one that cannot be used is skipped and told. Bytes are ``conve
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 import threading
 import time
 from dataclasses import dataclass
@@ -30,6 +32,9 @@ _NAME: Final = re.compile(r"[0-9a-f]{16}\.conversation")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{16}\.conversation\.[0-9]+\.part")
 # Another process may still be writing a younger one.
 _STALE_S: Final = 3600.0
+# What people said is nobody else's to read.
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class ConversationFiles:
         self._num = {"saved": 0, "skipped": 0, "failed": 0, "deleted": 0}
         self._last_write = (0, 0.0)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             self._look()
         except OSError as error:
             raise SettingsError(
@@ -141,17 +146,20 @@ class ConversationFiles:
         """Reads what every file says of itself; states are read when they are needed."""
         for path in sorted(self._folder.iterdir()):
             if _TEMPORARY.fullmatch(path.name):
-                if time.time() - path.stat().st_mtime > _STALE_S:
-                    path.unlink(missing_ok=True)
+                self._remove_if_stale(path)
             elif path.name.endswith(SUFFIX):
                 try:
                     self._add(path)
                 except (CheckpointError, OSError) as error:
                     self._skip(path, _reason(error))
 
+    def _remove_if_stale(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):  # another process was first
+            if time.time() - path.stat().st_mtime > _STALE_S:
+                path.unlink()
+
     def _add(self, path: Path) -> None:
-        with path.open("rb") as file:
-            contents = read_contents(file)
+        contents = _contents_of(path)
         if contents.identity != self._identity:
             self._skip(path, "it belongs to another model, another device or another version")
         elif path.name != contents.key + SUFFIX:
@@ -174,12 +182,12 @@ class ConversationFiles:
             try:
                 self._write(history)
                 self._clean_up()
-            except OSError as error:
+            except (CheckpointError, OSError, MemoryError) as error:
                 with self._lock:
                     self._num["failed"] += 1
                 telemetry.notice(
                     "conversation-save",
-                    f"a conversation could not be saved in {self._folder}: {error.strerror}. "
+                    f"a conversation could not be saved in {self._folder}: {_reason(error)}. "
                     "It stays in memory.",
                 )
 
@@ -189,7 +197,7 @@ class ConversationFiles:
         path = self._folder / (history.key + SUFFIX)
         temporary = self._folder / f".{path.name}.{os.getpid()}.part"
         try:
-            with temporary.open("wb") as file:
+            with open(temporary, "wb", opener=_open_private) as file:
                 num_bytes = write_conversation(file, history, self._identity)
                 file.flush()
                 os.fsync(file.fileno())
@@ -198,8 +206,10 @@ class ConversationFiles:
             temporary.unlink(missing_ok=True)
             raise
         self._sync_folder()
-        with path.open("rb") as file:
-            contents = read_contents(file)
+        try:
+            contents = _contents_of(path)
+        except FileNotFoundError:
+            return  # another process has cleaned up
         with self._lock:
             self._entries[history.key] = _Entry(path, contents)
             self._num["saved"] += 1
@@ -217,8 +227,9 @@ class ConversationFiles:
         files = []
         for path in self._folder.iterdir():
             if _NAME.fullmatch(path.name) and _is_ours(path):
-                status = path.stat()
-                files.append((status.st_mtime_ns, path, status.st_size))
+                with contextlib.suppress(FileNotFoundError):  # another process was first
+                    status = path.stat()
+                    files.append((status.st_mtime_ns, path, status.st_size))
         total = sum(size for _, _, size in files)
         for _, path, size in sorted(files):
             if total <= self._budget_bytes:
@@ -239,11 +250,28 @@ class ConversationFiles:
         telemetry.notice(f"conversation-file {path}", f"{path} is skipped: {reason}")
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, _FILE_MODE)
+
+
+def _contents_of(path: Path) -> Contents:
+    """What a file says of itself.
+
+    Raises:
+        CheckpointError: it is not the whole file of a conversation.
+        OSError: it cannot be read.
+    """
+    # Opening a pipe would wait for somebody to write to it.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError("it is not a file.")
+    with path.open("rb") as file:
+        return read_contents(file)
+
+
 def _is_ours(path: Path) -> bool:
     """Whether it is the whole file of a conversation, of whatever model."""
     try:
-        with path.open("rb") as file:
-            read_contents(file)
+        _contents_of(path)
     except (CheckpointError, OSError):
         return False
     return True
@@ -252,4 +280,6 @@ def _is_ours(path: Path) -> bool:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return str(error.strerror)
-    return str(error).splitlines()[0]
+    if isinstance(error, MemoryError):
+        return "there is no memory for it"
+    return str(error).splitlines()[0].rstrip(".")

@@ -228,6 +228,69 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, notices: list[str]):
     again.dies()
 
 
+def test_only_their_owner_can_read_conversations(tmp_path: Path):
+    before = os.umask(0o022)
+    try:
+        (path,) = saved(tmp_path / "folder", ONE)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_no_file_is_skipped_and_not_waited_for(tmp_path: Path, notices: list[str]):
+    pipe, folder = (tmp_path / f"{digit * 16}.conversation" for digit in "01")
+    os.mkfifo(pipe)  # whoever opens it waits for a writer
+    folder.mkdir()
+    process = Process(tmp_path, budget=1)
+    assert process.ask(ONE) == 0
+    process.dies()
+    assert notices == [f"{path} is skipped: it is not a file" for path in (pipe, folder)]
+    assert sorted(tmp_path.iterdir()) == [pipe, folder]
+
+
+def test_files_that_vanish_while_looked_at_are_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[str]
+):
+    """Another server of the same folder cleans up at the same moment."""
+    saved(tmp_path, ONE, ONE + 1)
+    (tmp_path / ".0123456789abcdef.conversation.12.part").touch()
+    process = Process(tmp_path)
+    path_type = type(tmp_path)
+    stat = path_type.stat
+
+    def vanishing(path: Path, **options: bool) -> os.stat_result:
+        if path.suffix in {".conversation", ".part"}:
+            path.unlink(missing_ok=True)
+        return stat(path, **options)
+
+    monkeypatch.setattr(path_type, "stat", vanishing)
+    assert process.ask(ONE + 2) == 0
+    process.dies()
+    Process(tmp_path).dies()
+    monkeypatch.undo()
+    assert process.report("files_failed") == 0
+    assert not any("could not be saved" in notice for notice in notices)
+
+
+def test_the_writer_survives_what_it_cannot_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[str]
+):
+    process = Process(tmp_path)
+
+    def no_memory(*_: object) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("strata.engine.conversation_disk.write_conversation", no_memory)
+        assert process.ask(ONE) == 0
+    assert process.report("files_failed") == 1
+    assert "there is no memory for it" in notices[0]
+    assert process.ask(ONE + 1) == 0
+    assert process.report("files_saved") == 1
+    process.dies()
+
+
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path):
     file = tmp_path / "file"
     file.write_bytes(b"")
