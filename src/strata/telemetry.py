@@ -43,9 +43,19 @@ def notice(key: str, message: str) -> None:
         if event in _BUS.told:
             return
         _BUS.told.add(event)
+    _tell(event)
+
+
+def notice_each(key: str, message: str) -> None:
+    """Tells every listener, however often the same is said: of what happens to a server."""
+    _tell(Event(key, message))
+
+
+def _tell(event: Event) -> None:
+    with _BUS.lock:
         listeners = list(_BUS.listeners)
     if not listeners:
-        _LOGGER.info("%s: %s", key, message)
+        _LOGGER.info("%s: %s", event.key, event.message)
     for listener in listeners:
         listener(event)
 

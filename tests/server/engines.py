@@ -14,7 +14,7 @@ from tests.fakes import FakeModel, FakeText
 
 from strata.engine.engine import Engine
 from strata.engine.parts import Parts
-from strata.errors import DeviceError, PlanError
+from strata.errors import CheckpointError, DeviceError, PlanError
 from strata.settings import Settings
 
 if TYPE_CHECKING:
@@ -90,6 +90,18 @@ class DiesOnce:
                 return
             self.flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class NeedsFile:
+    """Loads while a file is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, *, on_progress: OnProgress) -> Engine:
+        if not self.path.exists():
+            raise CheckpointError(f"there is no file {self.path}.\n  Try: another.")
+        return scripted(0.0)
 
 
 def loses_its_card(*, on_progress: OnProgress) -> Engine:

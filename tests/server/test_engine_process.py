@@ -15,12 +15,14 @@ import pytest
 from tests.server.engines import (
     DEADLY,
     DiesOnce,
+    NeedsFile,
     loses_its_card,
     open_scripted,
     refuses,
     scripted,
 )
 
+from strata import telemetry
 from strata.engine.sampling_params import SamplingParams
 from strata.server import protocol
 from strata.server.engine_process import EngineProcess, Limits, State
@@ -166,6 +168,43 @@ def test_a_request_that_always_kills_is_given_up():
         assert await tokens_of(process, PROMPT, max_tokens=4) == expected(PROMPT, max_tokens=4)
 
     run(DiesOnce(None), scenario)
+
+
+def test_every_death_and_every_return_is_told():
+    heard: list[str] = []
+    stop = telemetry.listen(lambda event: heard.append(event.message))
+
+    async def scenario(process: EngineProcess) -> None:
+        for num in range(1, 3):
+            await process.wait_loaded()
+            os.kill(process.pid, signal.SIGKILL)
+            while process.num_restarts < num:
+                await asyncio.sleep(0.01)
+        await process.wait_loaded()
+
+    run(open_scripted, scenario)
+    stop()
+    died = "the engine's process ended: killed by SIGKILL. It is started again."
+    assert heard == [died, "the engine is ready again."] * 2
+
+
+def test_a_model_that_has_gone_is_named_while_it_is_tried_again(tmp_path: Path):
+    model = tmp_path / "model"
+    model.touch()
+
+    async def scenario(process: EngineProcess) -> None:
+        await process.wait_loaded()
+        model.unlink()
+        os.kill(process.pid, signal.SIGKILL)
+        while process.num_restarts < 2:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Fault, match=f"loaded again: there is no file {model}. It is tried"):
+            await tokens_of(process, PROMPT, max_tokens=2)
+        model.touch()
+        await process.wait_loaded()
+        assert await tokens_of(process, PROMPT, max_tokens=3) == expected(PROMPT, max_tokens=3)
+
+    run(NeedsFile(model), scenario, ready_wait_s=0.1)
 
 
 def test_an_idle_death_is_repaired_by_itself():

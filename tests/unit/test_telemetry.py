@@ -28,6 +28,15 @@ def test_told_once_to_every_listener():
     assert first == second
 
 
+def test_what_happens_again_is_told_again():
+    heard: list[telemetry.Event] = []
+    stop = telemetry.listen(heard.append)
+    for _ in range(2):
+        telemetry.notice_each("kind", "it died")
+    stop()
+    assert [event.message for event in heard] == ["it died", "it died"]
+
+
 def test_without_a_listener_it_is_logged(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, logger="strata"):
         telemetry.notice("kind", "a fall-back")

@@ -108,6 +108,7 @@ class EngineProcess:
         self._status_waiters: list[asyncio.Future[protocol.Status]] = []
         self._pause_s = _FIRST_PAUSE_S
         self._was_ready = False
+        self._last_cause = ""  # why a model that was loaded once cannot be loaded again
         self.state = State.LOADING
         self.loaded = (0, 0)
         """Bytes loaded, and of how many; zeros before the first is told."""
@@ -312,8 +313,11 @@ class EngineProcess:
                 self._link.kill()
 
     def _on_ready(self, ready: protocol.Ready) -> None:
+        if self._was_ready and self.num_restarts:
+            telemetry.notice_each("engine-process", "the engine is ready again.")
         self.ready = ready
         self._was_ready = True
+        self._last_cause = ""
         self._pause_s = _FIRST_PAUSE_S
         self._set_state(State.READY)
         for entry in self._open.values():
@@ -332,7 +336,10 @@ class EngineProcess:
             if failure is not None
             else link.describe_exit()
         )
-        telemetry.notice("engine-process", f"the engine's process ended: {cause}")
+        self._last_cause = cause if is_load_failure else ""
+        telemetry.notice_each(
+            "engine-process", f"the engine's process ended: {cause}. It is started again."
+        )
         self._set_state(State.LOADING)
         self._fail_begun(cause)
         self.num_restarts += 1
@@ -372,6 +379,9 @@ class EngineProcess:
         if self.state is State.FAILED:
             text = self._failure.text if self._failure is not None else "it ended while loading."
             return Fault(503, text, code="load_failed")
+        if self._last_cause:
+            text = f"the model could not be loaded again: {self._last_cause}. It is tried again."
+            return Fault(503, text, code="loading", retry_after_s=_RETRY_AFTER_S)
         num_done, num_total = self.loaded
         share = f" ({100 * num_done // num_total} %)" if num_total else ""
         text = f"the model is being loaded{share}."
