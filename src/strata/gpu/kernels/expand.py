@@ -229,14 +229,16 @@ def _expand_kernel(
     mask = is_panel & (row < ROWS)
     if counts_ptr is not None:
         mask = mask & (tl.load(counts_ptr + matrix) > 0)
-        if tl.max(mask.to(tl.int32), axis=0) == 0:
-            return
     source = matrix
     factor = (thread * 0).to(tl.float32) + 1.0
     if HAS_SLOTS:
         slot = tl.load(slots_ptr + matrix)
         mask = mask & (slot >= 0)
         source = tl.maximum(slot, 0).to(tl.int64)
+    # There may be no slot at all, and so nothing that could be read in vain.
+    if tl.max(mask.to(tl.int32), axis=0) == 0:
+        return
+    if HAS_SLOTS:
         factor = tl.load(factors_in_ptr + source * 3)
     tl.store(factors_ptr + matrix, factor, mask=mask & (row == 0) & (group == 0))
     base = panels_ptr + source * matrix_bytes + (panel % panels_each).to(tl.int64) * PANEL_BYTES

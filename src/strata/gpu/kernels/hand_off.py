@@ -248,12 +248,14 @@ def _wait_kernel(
         answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
         offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         # One thread looks and speaks for all: columns without values mean a fault.
+        # What it acquired is seen by those that meet it at the barrier; a fence of every thread's
+        # would take a turn of the link each.
         is_late = tl.max(is_too_late(answer_ptr, number, nanoseconds() + limit) + offs * 0, 0)
-        fence()
+        tl.debug_barrier()
         if HAS_CLOCK:  # noqa: SIM102 - the compiler's, the other one the card's
             if tl.program_id(1) == 0:
                 tl.store(clock_ptr + 2, nanoseconds())
-        # After the fence plain loads see what the host wrote, and a warp's are one transaction;
+        # After the barrier plain loads see what the host wrote, and a warp's are one transaction;
         # volatile ones would be one for each value.
         status = tl.load(answer_ptr + 1)
         if is_late != 0:
