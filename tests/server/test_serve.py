@@ -221,6 +221,43 @@ def test_ctrl_c_ends_server_and_engine():
     wait_until(is_gone)
 
 
+def test_an_end_in_the_middle_of_answers_is_told_and_not_logged_as_a_fault():
+    served = Served("--threads", 1)
+    host = served.address.removeprefix("http://")
+    long = {**json.loads(BODY), "max_tokens": 8000, "ignore_eos": True, "temperature": 1}
+    kinds = {"content-type": "application/json"}
+    streamed, whole = http.client.HTTPConnection(host), http.client.HTTPConnection(host)
+    try:
+        streamed.request("POST", CHAT, json.dumps({**long, "stream": True}), kinds)
+        answer = streamed.getresponse()
+        assert b"assistant" in answer.readline()
+        whole.request("POST", CHAT, json.dumps(long), kinds)
+        with socket.create_connection(host.split(":")) as slow:
+            # A body of which a part never comes.
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+            slow.sendall(f"{head}content-length: 100\r\n\r\n{{".encode())
+            wait_until(lambda: _num_open(served) == 2)
+            served.process.terminate()
+            last = answer.read().decode().strip().splitlines()[-1]
+            assert json.loads(last.removeprefix("data: "))["error"] == {
+                "message": "the server is shutting down.", "type": "server_error",
+                "param": None, "code": None,
+            }  # fmt: skip
+            assert whole.getresponse().status == 503
+            log = served.process.stderr.read()
+        assert served.process.wait(timeout=20) == 0
+        assert "Traceback" not in log
+    finally:
+        streamed.close()
+        whole.close()
+        served.process.kill()
+        served.process.stderr.close()
+
+
+def _num_open(served: Served) -> int:
+    return json.loads(fetch(served.address, "/v1/status")[1])["open_requests"]
+
+
 def test_unloaded_and_loaded_again():
     served = Served("--threads", 1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import signal
 import socket
 from dataclasses import dataclass, field
@@ -31,13 +32,16 @@ from strata.server.serving import Serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from strata.server.child import OpenEngine
     from strata.settings import Settings
 
-# Answers that still stream at the end get this long.
-_GRACE_S: Final = 5
+# Answers that still stream at the end get this long, then they end with an error.
+_GRACE_S: Final = 5.0
+# What does not end by then either, a body that trickles in, is cut off.
+_LAST_S: Final = 2
+_LOOK_S: Final = 0.2
 _BACKLOG: Final = 256
 
 
@@ -133,6 +137,22 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Quiet:
+    """The application; what the end of the server cuts off is no error of it to be logged."""
+
+    def __init__(self, app: ASGIApp, server: uvicorn.Server) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ``ASGIApp``."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._server.should_exit:
+                raise
+
+
 def _end_on_signals(server: uvicorn.Server) -> None:
     """The first signal ends the server when its answers are out, the second at once."""
 
@@ -161,23 +181,34 @@ async def _run(
         access_log=False,
         server_header=False,
         lifespan="off",
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=math.ceil(_GRACE_S) + _LAST_S,
     )
     server = _Server(config)
+    config.app = _Quiet(app, server)
     _end_on_signals(server)
     serving.engine.start()
     monitor.start()
     watch = asyncio.ensure_future(_watch_loading(serving, server, on_ready))
+    ending = asyncio.ensure_future(_end_answers(serving, server))
     try:
         await server.serve(sockets=[listener])
     finally:
         watch.cancel()
+        ending.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             failure = await watch
         monitor.close()
         await serving.engine.close()
     if watch.done() and not watch.cancelled() and failure is not None:
         raise EngineStopped(failure.text)
+
+
+async def _end_answers(serving: Serving, server: uvicorn.Server) -> None:
+    """After the grace answers end with a message, which their clients would not get otherwise."""
+    while not server.should_exit:
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.sleep(_GRACE_S)
+    await serving.engine.close()
 
 
 async def _watch_loading(
