@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Forms = list[tuple[tuple[int, ...], np.dtype[Any]]]
 
 MAX_WINDOW_ROWS = 8
+# Tokens a conversation can hold where nothing else is wished, if the model can: enough for a long
+# talk; the state of a larger one is asked for, not taken.
+DEFAULT_CONTEXT_LEN = 8192
 # Cells are copied in pages of at least this many tokens, so that a long conversation is some
 # hundreds of copies and a short one is not much more than its own bytes.
 _LEAST_PAGE_TOKENS = 512

@@ -1,4 +1,4 @@
-"""Binary sizes, and how people write them and read them. Nothing else formats numbers."""
+"""Binary sizes, pages, and how people write and read them. Nothing else formats numbers."""
 
 import re
 
@@ -6,6 +6,9 @@ KiB = 1 << 10
 MiB = 1 << 20
 GiB = 1 << 30
 TiB = 1 << 40
+
+# What a system maps and a disk reads without a copy.
+PAGE_BYTES = 4 * KiB
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[MGT])(i?B)?", re.IGNORECASE)
 _UNITS = {"M": MiB, "G": GiB, "T": TiB}
@@ -28,3 +31,8 @@ def format_bytes(num_bytes: float) -> str:
 def format_rate(bytes_per_s: float) -> str:
     """Bandwidth in decimal gigabytes a second: ``"21.3 GB/s"``."""
     return f"{bytes_per_s / 1e9:.1f} GB/s"
+
+
+def whole_pages(num_bytes: int) -> int:
+    """Rounded up to whole pages."""
+    return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES

@@ -11,6 +11,7 @@ from rich.table import Table
 from strata.engine.model_file import open_file
 from strata.engine.plan import COLD_TOKENS, Machine, PlanReport, PlanWishes, plan_model
 from strata.errors import SettingsError
+from strata.session_rules import DEFAULT_CONTEXT_LEN
 from strata.tiers.expert_profile import read_profile
 from strata.tiers.policy_table import DEFAULT_POLICY, check_policy
 from strata.tiers.rates import read_rates
@@ -47,7 +48,9 @@ def command(
     profile: Annotated[
         Path | None, typer.Option(help="With --routing: profile the slots begin with.")
     ] = None,
-    context: Annotated[int, typer.Option("--context", "-c", min=1, help="Tokens.")] = 8192,
+    context: Annotated[
+        int, typer.Option("--context", "-c", min=1, help="Tokens.")
+    ] = DEFAULT_CONTEXT_LEN,
     kv: Annotated[str, typer.Option(help="f16 or int8.")] = "f16",
     expert_cache: Annotated[
         int | None, typer.Option(min=0, help="Slots. Default: as many as fit.")

@@ -29,6 +29,7 @@ from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import CACHE_BYTES
 from strata.formats.shards import parse_shard_name
 from strata.host_memory import available_bytes
+from strata.session_rules import DEFAULT_CONTEXT_LEN
 from strata.tiers.resident_plan import first_filling, ram_budget, resident_plan
 from strata.units import MiB, format_bytes
 
@@ -58,7 +59,6 @@ _CARD_PLACES = 512
 # Experts that are read at once, at most: of a window, or three runs of a prompt.
 _MOST_ON_THEIR_WAY = 96
 _NUM_BYTES_OF_CELL = {"f16": 2, "f32": 4}
-_DEFAULT_CONTEXT = 8192
 
 
 def open_tier(
@@ -248,7 +248,7 @@ def other_bytes(index: TensorIndex, spec: ModelSpec, settings: Settings) -> int:
         for name, entry in index.items()
         if name not in own and (has_draft or not name.startswith(draft))
     )
-    capacity = settings.context_len or min(spec.context_len, _DEFAULT_CONTEXT)
+    capacity = settings.context_len or min(spec.context_len, DEFAULT_CONTEXT_LEN)
     layers = spec.num_layers + (1 if has_draft else 0)
     cell = 2 * spec.num_kv_heads * spec.head_dim * _NUM_BYTES_OF_CELL.get(settings.kv_format, 2)
     rows = index[table].num_bytes if table in index else 0

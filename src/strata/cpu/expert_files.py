@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata.units import PAGE_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from strata.cpu.expert_layers import LayerShape
     from strata.formats.tensor_index import TensorIndex
 
-_PAGE = 4096
 # Pages of each tensor that go into a fingerprint beside the place of every tensor.
 _SAMPLES = 16
 
@@ -68,6 +69,8 @@ def fingerprint(index: TensorIndex, shapes: Sequence[LayerShape]) -> str:
     for shape in shapes:
         for name in dict.fromkeys(shape.names):
             flat = index.raw(name).reshape(-1)
-            for first in np.linspace(0, max(0, flat.size - _PAGE), _SAMPLES).astype(int).tolist():
-                digest.update(flat[first : first + _PAGE].tobytes())
+            for first in (
+                np.linspace(0, max(0, flat.size - PAGE_BYTES), _SAMPLES).astype(int).tolist()
+            ):
+                digest.update(flat[first : first + PAGE_BYTES].tobytes())
     return digest.hexdigest()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from strata._native import Context
     from strata.cpu.expert_layers import LayerShape
-    from strata.cpu.expert_tier import ExpertTier, TierCounts
+    from strata.cpu.expert_tier import ExpertTier, FileCounts
     from strata.errors import StrataError
     from strata.formats.model_tensors import ModelTensors
     from strata.model_spec import ModelSpec
@@ -74,7 +74,7 @@ class TieredExperts(ExpertServing):
         failure = self.tier.take_failure()
         return not_read(failure) if failure else None
 
-    def file_counts(self) -> TierCounts:
+    def file_counts(self) -> FileCounts:
         """Where experts were found since the start."""
         return self.tier.counts()
 

@@ -18,7 +18,7 @@ from strata.cpu import native as _tables  # noqa: F401 - the grids must be known
 from strata.errors import DeviceError
 from strata.formats.file_pages import drop_pages
 from strata.formats.naming import Role, tensor_name
-from strata.units import format_bytes
+from strata.units import format_bytes, whole_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
-PAGE_BYTES = 4096
 # A kernel may look this far behind the last expert.
 READ_PAST = 64
 
@@ -116,11 +115,6 @@ def allocate(num_bytes: int) -> Bytes:
         ) from error
     memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
-
-
-def whole_pages(num_bytes: int) -> int:
-    """Rounded up to whole pages."""
-    return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def _shape_of(index: TensorIndex, spec: ModelSpec, layer: int) -> LayerShape:

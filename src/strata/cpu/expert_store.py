@@ -26,11 +26,11 @@ import numpy as np
 
 from strata import _native
 from strata.cpu.expert_files import ExpertsOnDisk
-from strata.cpu.expert_layers import allocate, pack_experts, whole_pages
+from strata.cpu.expert_layers import allocate, pack_experts
 from strata.errors import CheckpointError, DeviceError, PlanError
 from strata.formats.block_formats import format_by_id
 from strata.formats.model_tensors import ModelTensors
-from strata.units import MiB, format_bytes
+from strata.units import MiB, format_bytes, whole_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -37,20 +37,20 @@ read; time waited for them. Of the experts, those that prompts asked for, and th
 these. Windows that asked."""
 
 
-class TierCounts(NamedTuple):
+class FileCounts(NamedTuple):
     """What became of the experts that were asked for, since the start.
 
     Attributes:
         kept, cached, file_reads: found among the kept ones, found in the cache, read from a file.
         file_bytes: that were read.
-        wait_seconds: that somebody waited for them.
+        wait_s: that somebody waited for them.
     """
 
     kept: int
     cached: int
     file_reads: int
     file_bytes: int
-    wait_seconds: float
+    wait_s: float
 
 
 class ExpertTier:
@@ -159,10 +159,10 @@ class ExpertTier:
         """Why an expert could not be read, which and where; told once, empty where none failed."""
         return self.source.take_failure()
 
-    def counts(self) -> TierCounts:
+    def counts(self) -> FileCounts:
         """Of all layers."""
         kept, cached, reads, num_bytes, waited = self.counts_by_layer().sum(axis=0).tolist()[:5]
-        return TierCounts(kept, cached, reads, num_bytes, waited / 1e9)
+        return FileCounts(kept, cached, reads, num_bytes, waited / 1e9)
 
     def counts_by_layer(self) -> NDArray[np.int64]:
         """[L, ``FOUND``] since the start."""

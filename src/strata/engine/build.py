@@ -22,6 +22,7 @@ from strata.engine.recording import RecordingModel
 from strata.engine.tiers import ProfileKeeper
 from strata.errors import DeviceError, PlanError, SettingsError, UnsupportedError
 from strata.result_files import refuse_unwritable
+from strata.session_rules import DEFAULT_CONTEXT_LEN
 from strata.tiers.kept_profile import profile_path
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from strata.tiers.hand_off import ExpertHost
     from strata.tiers.slots import SlotLayout
 
-# Enough for a long talk; the state of a larger one is asked for, not taken.
-DEFAULT_CONTEXT_LEN = 8192
 # Begins every message in the templates of this family.
 TURN_TOKEN = "<|im_start|>"
 

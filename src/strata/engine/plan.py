@@ -19,7 +19,7 @@ from strata.tiers.forecast import Demand, Forecast, Places, demands, faster, for
 from strata.tiers.rates import TierRates
 from strata.tiers.share import Cost
 from strata.tiers.synthetic import SyntheticText, synthetic_trace
-from strata.units import GiB
+from strata.units import GiB, whole_pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,6 @@ PROCESS_BYTES = 2 * GiB
 COLD_TOKENS = 300
 # A made-up trace: layers are alike, so few stand for all.
 _TRACE_LAYERS, _TRACE_TOKENS = 6, 450
-_PAGE = 4096
 # Where nothing was measured: a launch-bound part of each layer, and the share of its memory's rate
 # that a card reaches in a window (one H200, docs/performance.md).
 _LAYER_S, _CARD_SHARE = 3e-5, 0.6
@@ -204,8 +203,8 @@ class _Planner:
         self._ranking = () if profile is None or trace is None else profile.keys.tolist()
         blobs = [layer.experts.blob_bytes for layer in self._layout.layers]
         self._expert_bytes = sum(blobs) // len(blobs)
-        # As the processor keeps them: whole pages each.
-        self._home_bytes = -(-self._expert_bytes // _PAGE) * _PAGE
+        # As the processor keeps them.
+        self._home_bytes = whole_pages(self._expert_bytes)
         self._num_pairs = spec.num_layers * spec.num_experts
         self._rates = machine.rates or self._assumed_rates()
         self._known: dict[Places, Sequence[Demand]] = {}

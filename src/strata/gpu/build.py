@@ -22,7 +22,7 @@ from strata.gpu.memory_plan import (
 from strata.gpu.model import GpuModel
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import CUT_TOKENS, MAX_CHUNK
-from strata.gpu.slot_plan import ADMISSIONS, NUM_STAGES, SlotWishes, most_lent, plan_card
+from strata.gpu.slot_plan import ADMISSIONS, SlotWishes, most_lent, plan_card
 from strata.tiers.kept_profile import starting_profile
 from strata.tiers.policy_table import PolicyOptions
 from strata.units import MiB, format_bytes
@@ -174,7 +174,6 @@ def _cache_options(spec: ModelSpec, settings: Settings) -> CacheOptions:
         policy=settings.expert_policy,
         policy_options=PolicyOptions(max_admissions=ADMISSIONS),
         staged_share=settings.pcie_frac,
-        num_stages=NUM_STAGES,
         profile=starting_profile(settings, spec),
         has_full_check=settings.verify_slots,
     )

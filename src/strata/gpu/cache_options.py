@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from strata.gpu.stream_plan import NUM_STREAMED
 from strata.tiers.policy_table import DEFAULT_POLICY, check_policy
-from strata.tiers.share import fixed_counts
+from strata.tiers.share import NUM_STAGES, fixed_counts
 
 if TYPE_CHECKING:
     from strata.gpu.loan_plan import LoanRules
@@ -42,7 +42,7 @@ class CacheOptions:
     policy: str = DEFAULT_POLICY
     policy_options: PolicyOptions | None = None
     staged_share: float | None = 0.0
-    num_stages: int = 16
+    num_stages: int = NUM_STAGES
     num_streamed: int = NUM_STREAMED
     loans: LoanRules | None = None
     limit_seconds: float = LIMIT_SECONDS

@@ -140,11 +140,7 @@ class ExpertCache:
 
     def fill(self, ranking: NDArray[np.int64] | None) -> None:
         """Fills free slots with the best of a ranking, then with what it does not name."""
-        num_layers, num_experts = self._spec.num_layers, self._spec.num_experts
-        if ranking is not None:
-            self.residency.fill(ranking.tolist())
-        rest = np.arange(num_layers * num_experts).reshape(num_layers, num_experts).T.reshape(-1)
-        self.residency.fill(rest.tolist())
+        self.residency.fill_first(() if ranking is None else ranking.tolist())
         self._traffic.move(None)
         self._receive(is_waiting=True)
         self._table.send()

@@ -21,8 +21,9 @@ from strata.gpu.memory_plan import MemoryPlan, session_bytes, weight_bytes, with
 from strata.gpu.prompt_layout import MAX_CHUNK
 from strata.gpu.stream_plan import NUM_STREAMED, StreamShape
 from strata.tiers.resident_plan import region_slots
+from strata.tiers.share import NUM_STAGES
 from strata.tiers.slots import layer_slots, shared_slots
-from strata.units import format_bytes
+from strata.units import format_bytes, whole_pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from strata.model_spec import ModelSpec
     from strata.tiers.slots import SlotLayout
 
-NUM_STAGES = 16
-"""Staging slots, and experts that are moved to other slots at a time."""
-
 ADMISSIONS = 1
 """Misses of a layer that one window brings into slots: more would take the link from its needs."""
 
@@ -45,7 +43,6 @@ TIERED_CHUNK = 2048
 _LEAST_LENT_CHUNK = 1024
 # Of each stage: the bytes as the host has them, twice, and as products want them.
 _STAGE_COPIES = 3
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def way_bytes(
     blob_bytes: int, num_stages: int = NUM_STAGES, num_streamed: int = NUM_STREAMED
 ) -> int:
     """Bytes on the card that experts of so many bytes pass through."""
-    page_bytes = -(-blob_bytes // _PAGE) * _PAGE
+    page_bytes = whole_pages(blob_bytes)
     stream = StreamShape(num_streamed, page_bytes, page_bytes)
     return _STAGE_COPIES * num_stages * page_bytes + stream.num_bytes
 
@@ -188,7 +185,7 @@ def most_lent(
 
 
 def _stream_bytes(layout: ModelLayout) -> int:
-    page_bytes = -(-layout.layers[0].experts.blob_bytes // _PAGE) * _PAGE
+    page_bytes = whole_pages(layout.layers[0].experts.blob_bytes)
     return StreamShape(NUM_STREAMED, page_bytes, page_bytes).num_bytes
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata.units import whole_pages
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -18,7 +20,6 @@ RING_PARTS = 3
 
 # Steps begin at multiples of this where they are longer: kernels read tables from there on.
 _ALIGNED_EXPERTS = 4
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class StreamShape:
         """Of the ring, of a step's places and of their factors; whole pages each."""
         num = self.num_places
         sizes = (RING_PARTS * num * self.raw_bytes, num * self.packed_bytes, 12 * num)
-        raw, packed, factors = (-(-size // _PAGE) * _PAGE for size in sizes)
+        raw, packed, factors = map(whole_pages, sizes)
         return raw, packed, factors
 
 

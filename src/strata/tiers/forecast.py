@@ -13,8 +13,8 @@ import numpy as np
 
 from strata.tiers.policy_table import DEFAULT_POLICY, PolicyOptions
 from strata.tiers.replay import replay
-from strata.tiers.share import Cost, balanced, fixed_counts
-from strata.tiers.slots import layer_slots, shared_slots
+from strata.tiers.share import NUM_STAGES, Cost, balanced, fixed_counts
+from strata.tiers.slots import layer_slots, shared_slots, spread_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-NUM_STAGES = 16
+# A drive of which nothing is known.
+_DISK_BYTES_PER_S = 1e9
 # A read of a few megabytes that was not foreseen: the request, the drive, the wake-up.
 _READ_ONCE_S = 2e-4
 LIMITS = ("card", "processor", "link", "file")
@@ -140,8 +141,7 @@ def demands(
     """
     num_layers, num_experts = trace.num_layers, trace.num_experts
     whole = num_layers * num_experts
-    rest = np.arange(whole).reshape(num_layers, num_experts).T.reshape(-1).tolist()
-    order = list(dict.fromkeys([*ranking, *rest]))
+    order = list(dict.fromkeys([*ranking, *spread_keys(num_layers, num_experts).tolist()]))
     share = num_layers / places.num_layers
 
     def outcome(num_slots: int, name: str, admissions: int | None) -> Outcome:
@@ -191,7 +191,7 @@ def forecast(
     by_card = np.where(copied > 0, staged.once + staged.each * copied, rates.idle_s)
     read = np.zeros(len(left))
     if demand.from_file.any():
-        per_s = rates.disk_bytes_per_s or 1e9
+        per_s = rates.disk_bytes_per_s or _DISK_BYTES_PER_S
         read = np.where(
             demand.from_file > 0, _READ_ONCE_S + demand.from_file * expert_bytes / per_s, 0.0
         )
@@ -219,4 +219,4 @@ def faster(rates: TierRates, what: str, factor: float) -> TierRates:
         return replace(rates, asked=Cost(rates.asked.once, rates.asked.each / factor))
     if what == "link":
         return replace(rates, staged=Cost(rates.staged.once, rates.staged.each / factor))
-    return replace(rates, disk_bytes_per_s=(rates.disk_bytes_per_s or 1e9) * factor)
+    return replace(rates, disk_bytes_per_s=(rates.disk_bytes_per_s or _DISK_BYTES_PER_S) * factor)

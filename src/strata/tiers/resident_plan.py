@@ -127,15 +127,9 @@ class PlanWalk:
 
 
 def first_filling(layout: SlotLayout, ranking: Keys | None) -> Residency:
-    """Who is in the slots of a cache as it starts: the best of a ranking, then what it leaves out.
-
-    What it leaves out comes expert by expert, each of all layers, so that no layer goes short.
-    """
+    """Who is in the slots of a cache as it starts."""
     residency = Residency(layout)
-    if ranking is not None:
-        residency.fill(ranking.tolist())
-    keys = np.arange(layout.num_layers * layout.num_experts)
-    residency.fill(keys.reshape(layout.num_layers, layout.num_experts).T.reshape(-1).tolist())
+    residency.fill_first(() if ranking is None else ranking.tolist())
     return residency
 
 

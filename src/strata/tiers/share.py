@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+NUM_STAGES = 16
+"""Staging slots: most experts of a layer that are copied for a window."""
+
+
 class Cost(NamedTuple):
     """Seconds of a way to deal with misses: once for a layer, and for each of them."""
 
@@ -27,14 +31,14 @@ class Cost(NamedTuple):
         return self.once + self.each * num if num else 0.0
 
 
-def balanced_counts(
+def balanced(
     max_misses: int,
     asked: Cost,
     staged: Cost,
     *,
     idle: float = 0.0,
     max_staged: int | None = None,
-) -> list[int]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """For 0 to ``max_misses`` distinct misses how many are copied, so that the layer ends first.
 
     Of equals the fewest, since what is not copied leaves the link to others.
@@ -45,21 +49,10 @@ def balanced_counts(
         staged: of the card, what it does for a layer anyway included.
         idle: seconds the card takes for a layer of which it copies nothing.
         max_staged: most that can be copied; None for all.
+
+    Returns:
+        the counts, and the seconds until each layer so divided has ended.
     """
-    found = balanced(max_misses, asked, staged, idle=idle, max_staged=max_staged)
-    counts: list[int] = found[0].tolist()
-    return counts
-
-
-def balanced(
-    max_misses: int,
-    asked: Cost,
-    staged: Cost,
-    *,
-    idle: float = 0.0,
-    max_staged: int | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """``balanced_counts`` as an array, and the seconds until each layer so divided has ended."""
     misses = np.arange(max_misses + 1)[:, None]
     copied = np.arange(max_misses + 1)[None, :]
     left = np.maximum(misses - copied, 0)

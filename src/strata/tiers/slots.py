@@ -244,6 +244,11 @@ class Residency:
                 self.place(int(key), pool.pop())
                 num_free -= 1
 
+    def fill_first(self, ranking: Iterable[int]) -> None:
+        """Fills free slots with the best of a ranking, then with what it does not name."""
+        self.fill(ranking)
+        self.fill(spread_keys(self.layout.num_layers, self.layout.num_experts).tolist())
+
     def describe(self) -> str:
         """Slots, filled slots and bytes in one line."""
         filled = int((self.key_in != EMPTY).sum())
@@ -251,6 +256,11 @@ class Residency:
             f"expert cache: {filled} of {len(self.key_in)} slots filled, "
             f"{format_bytes(self.layout.num_bytes)}"
         )
+
+
+def spread_keys(num_layers: int, num_experts: int) -> Keys:
+    """[L * E] every key, expert by expert, each of all layers, so that no layer goes short."""
+    return np.arange(num_layers * num_experts).reshape(num_layers, num_experts).T.reshape(-1)
 
 
 def _pool_of_slot(layout: SlotLayout) -> NDArray[np.int64]:

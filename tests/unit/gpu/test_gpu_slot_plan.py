@@ -18,7 +18,6 @@ from strata.gpu.loan_plan import slots_for
 from strata.gpu.memory_plan import Wishes, plan_memory
 from strata.gpu.model_layout import model_layout
 from strata.gpu.slot_plan import (
-    NUM_STAGES,
     SlotWishes,
     most_lent,
     plan_card,
@@ -29,6 +28,7 @@ from strata.gpu.slot_plan import (
 from strata.gpu.stream_plan import NUM_STREAMED, StreamShape
 from strata.settings import EXPERT_POLICIES
 from strata.tiers.policy_table import DEFAULT_POLICY, POLICIES
+from strata.tiers.share import NUM_STAGES
 from strata.tiers.slots import layer_slots, shared_slots
 from strata.units import GiB
 

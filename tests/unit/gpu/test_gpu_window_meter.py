@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from strata.gpu.split import Split  # noqa: E402
 from strata.gpu.window_meter import Seen, WindowMeter  # noqa: E402
 from strata.tiers.hand_off import SERVED  # noqa: E402
-from strata.tiers.share import Cost, balanced_counts  # noqa: E402
+from strata.tiers.share import Cost, balanced  # noqa: E402
 
 LAYERS, EXPERTS, TOP_K, SIZE, STAGES = 12, 64, 10, 1000, 16
 ASKED, STAGED, IDLE, TRIP = Cost(2e-5, 6e-5), Cost(4e-5, 9e-5), 1.5e-5, 5e-6
@@ -115,13 +115,12 @@ def test_reads_of_a_file_are_told_from_computing() -> None:
 
 def test_the_division_follows_what_things_cost() -> None:
     world = World(None)
-    world.split._take(np.array(balanced_counts(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))))
+    world.split._take(balanced(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))[0])
     before = world.split.counts[:11].tolist()
     for _ in range(400):
         world.window()
-    expected = balanced_counts(
-        10, Cost(ASKED.once + TRIP, ASKED.each), STAGED, idle=IDLE, max_staged=STAGES
-    )
+    asked = Cost(ASKED.once + TRIP, ASKED.each)
+    expected = balanced(10, asked, STAGED, idle=IDLE, max_staged=STAGES)[0].tolist()
     found = world.split.counts[:11].tolist()
     assert found != before
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1
@@ -130,7 +129,7 @@ def test_the_division_follows_what_things_cost() -> None:
 
 def test_a_side_that_is_of_no_use_is_left_out_of_the_launches() -> None:
     world = World(None)
-    world.split._take(np.array(balanced_counts(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))))
+    world.split._take(balanced(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))[0])
     versions = {id(world.split.counts)}
     for _ in range(100):
         world.window()

@@ -11,7 +11,7 @@ from strata.tiers.forecast import LIMITS, Demand, Places, demands, faster, forec
 from strata.tiers.policy_table import PolicyOptions
 from strata.tiers.rates import TierRates
 from strata.tiers.replay import replay
-from strata.tiers.share import Cost, balanced_counts, fixed_counts
+from strata.tiers.share import Cost, balanced, fixed_counts
 from strata.tiers.slots import layer_slots
 from strata.tiers.synthetic import SyntheticText, synthetic_trace
 
@@ -30,7 +30,7 @@ def test_a_window_takes_what_its_layers_take(share: float | None, size: int) -> 
     demand, layers, scale = random_demand(1), 48, size / 1000
     asked, staged = Cost(1e-5, 2e-5 * scale), Cost(3e-5, 4e-5 * scale)
     counts = (
-        balanced_counts(10, asked, staged, idle=5e-6, max_staged=16)
+        balanced(10, asked, staged, idle=5e-6, max_staged=16)[0].tolist()
         if share is None
         else fixed_counts(10, share)
     )
