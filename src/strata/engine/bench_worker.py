@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -122,7 +123,9 @@ class Worker:
         self._process.wait(timeout=10)
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else f"nothing (exit code {self._process.returncode})"
+        code = self._process.returncode
+        end = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"{lines[-1] if lines else 'nothing'} ({end})"
 
     def close(self) -> None:
         """Ends the process."""
