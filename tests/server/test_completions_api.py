@@ -79,7 +79,7 @@ def test_logprobs_in_columns(client, expected):
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
         ({"echo": True, "logprobs": 1}, "echo"),
-        ({"logprobs": 21}, None),
+        ({"logprobs": 21}, "logprobs"),
         ({"extra_body": {"grammar": "x"}}, "grammar"),
     ],
 )

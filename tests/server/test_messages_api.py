@@ -162,7 +162,7 @@ def test_the_query_of_betas_is_accepted(demo):
         ({"messages": []}, anthropic.BadRequestError, "no message"),
         ({"max_tokens": 0}, anthropic.BadRequestError, "max_tokens"),
         ({"max_tokens": 9000}, anthropic.BadRequestError, "context"),
-        ({"stop_sequences": [""]}, anthropic.BadRequestError, "empty"),
+        ({"stop_sequences": [""]}, anthropic.BadRequestError, "stop_sequences holds an empty"),
         ({"tool_choice": {"type": "any"}}, anthropic.BadRequestError, "tool_choice"),
         ({"extra_body": {"mcp_servers": []}}, anthropic.BadRequestError, "mcp_servers"),
         (

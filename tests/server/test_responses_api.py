@@ -187,6 +187,9 @@ def test_logprobs_are_told_when_asked_for(client, engine):
     [
         ({"extra_body": {"seeed": 1}}, "seeed"),
         ({"input": []}, "input"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"temperature": -1}, "temperature"),
         ({"input": [{"type": "computer_call", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": "x", "mood": 1}]}, "input[0].mood"),
         (
@@ -200,7 +203,6 @@ def test_logprobs_are_told_when_asked_for(client, engine):
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"max_output_tokens": 0}, None),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -167,7 +167,7 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def _check_stops(stops: object) -> None:
-    expected = f"a tuple of at most {_MAX_STOPS} texts"
+    expected = f"a list of at most {_MAX_STOPS} texts"
     if not isinstance(stops, tuple) or not all(isinstance(stop, str) for stop in stops):
         raise _wrong("stop", stops, expected, None)
     if len(stops) > _MAX_STOPS:
@@ -195,7 +195,10 @@ def _check_bias(bias: object) -> None:
         if not isinstance(token_id, int) or token_id < 0:
             raise _wrong("logit_bias", bias, expected, None)
         if not isinstance(added, int | float) or not -_MAX_BIAS <= added <= _MAX_BIAS:
-            raise _wrong("logit_bias", bias, expected, None)
+            raise SettingsError(
+                f"logit_bias of token {token_id} is {added!r}; expected {expected}.\n"
+                f"  Try: -{_MAX_BIAS:g} for a token that must not come."
+            )
 
 
 def _wrong(name: str, value: object, expected: str, nearest: str | None) -> SettingsError:

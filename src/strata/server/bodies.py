@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from starlette.responses import Response
 
+from strata.engine.sampling_params import SamplingParams
+from strata.errors import SettingsError
 from strata.server.faults import Fault, bad_request
 
 if TYPE_CHECKING:
@@ -112,3 +114,27 @@ def _malformed(text: str, kind: type[msgspec.Struct], place: str) -> Fault:
         return bad_request(f"{field} is missing.", field, code="missing_required_parameter")
     text = text[:1].lower() + text[1:]
     return bad_request(f"{path or 'the body'}: {text}.", path or None, code="invalid_type")
+
+
+def checked_sampling(
+    options: dict[str, Any], names: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The same options of ``SamplingParams``, none of which the engine would refuse.
+
+    Args:
+        options: what was not said is None.
+        names: what the body calls an option, where it is called otherwise.
+
+    Raises:
+        Fault: 400, a value is impossible; about the field the client sent.
+    """
+    # Seeds may be any integer here.
+    said = {name: value for name, value in options.items() if not (value is None or name == "seed")}
+    try:
+        SamplingParams.from_options(said)
+    except SettingsError as error:
+        option = str(error).partition(" ")[0]
+        field = (names or {}).get(option, option)
+        text = re.sub(rf"(?<!\w){re.escape(option)}(?=[ =])", field, str(error))
+        raise bad_request(text, field) from None
+    return options

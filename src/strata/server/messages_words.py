@@ -21,7 +21,7 @@ from strata.server.anthropic_models import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from strata.server.bodies import refuse
+from strata.server.bodies import checked_sampling, refuse
 from strata.server.chat_words import budget_of, wish_of_tools
 from strata.server.faults import THREAD_UNSUPPORTED, bad_request
 from strata.server.form_words import format_wish
@@ -106,13 +106,14 @@ def _form(body: CountRequest) -> FormWish | None:
 
 
 def _options(body: MessagesRequest) -> dict[str, Any]:
-    return {
+    options = {
         "max_tokens": body.max_tokens,
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
         "stop": body.stop_sequences,
     }
+    return checked_sampling(options, {"stop": "stop_sequences"})
 
 
 def _turns(messages: Sequence[Turn], pictures: Pictures) -> tuple[list[dict[str, Any]], str]:

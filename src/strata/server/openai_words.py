@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from strata import __version__
+from strata.server.bodies import checked_sampling
 from strata.server.faults import bad_request
 from strata.server.form_words import EXTRA_FIELDS, format_wish, one_wish
 
@@ -25,9 +26,9 @@ def options_of(body: Sampling, **rest: object) -> dict[str, Any]:
     """Options of ``SamplingParams``; what was not said is None.
 
     Raises:
-        Fault: 400, two names for one wish disagree, or a bias is not of a token id.
+        Fault: 400, two names for one wish disagree, or a value is impossible.
     """
-    return {
+    options = {
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
@@ -42,6 +43,15 @@ def options_of(body: Sampling, **rest: object) -> dict[str, Any]:
         "ignore_eos": body.ignore_eos,
         **rest,
     }
+    # The name a client used is the one it is told.
+    others = {
+        "max_tokens": "max_completion_tokens",
+        "logprobs": "top_logprobs",
+        "repeat_penalty": "repetition_penalty",
+        "penalty_last_n": "repeat_last_n",
+    }
+    names = {name: said for name, said in others.items() if getattr(body, said, None) is not None}
+    return checked_sampling(options, names)
 
 
 def form_wish(body: Sampling, given: ResponseFormat | None = None) -> FormWish | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from strata.server.bodies import as_struct, refuse
+from strata.server.bodies import as_struct, checked_sampling, refuse
 from strata.server.chat_words import budget_of, thinking_of, wish_of_tools
 from strata.server.faults import bad_request
 from strata.server.form_words import format_wish
@@ -72,7 +72,9 @@ def wish_of(
     effort = None if body.reasoning is None else body.reasoning.effort
     return ChatWish(
         messages=turns_of(body.instructions, items, pictures),
-        options=options,
+        options=checked_sampling(
+            options, {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+        ),
         thinking=thinking_of(effort),
         think_budget=budget_of(effort),
         tools=_tools(body),

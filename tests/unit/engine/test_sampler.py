@@ -282,7 +282,7 @@ def test_a_draw_needs_a_seed() -> None:
         ({"max_tokens": 0}, "Try: max_tokens=1"),
         ({"logprobs": 21}, "Try: logprobs=20"),
         ({"stop": [""]}, "empty text"),
-        ({"stop": 5}, "stop is 5; expected a tuple"),
+        ({"stop": 5}, "stop is 5; expected a list"),
         ({"stop": ["x"] * 17}, "17 texts"),
         ({"ignore_eos": 1}, "ignore_eos is 1; expected true or false"),
         ({"temprature": 1}, "no sampling option 'temprature'.*Try: 'temperature'"),
