@@ -67,6 +67,7 @@ def test_tokens_and_back(demo: Served):
         (CHAT, b"\xff", {}, 400),
         (CHAT, b"[" * 100_000, {}, 400),
         (CHAT, BODY, {"content_type": "text/plain"}, 415),
+        (CHAT, BODY, {"content_encoding": "gzip"}, 415),
         (CHAT, BODY, {"host": "evil.example"}, 403),
         (CHAT, BODY, {"origin": "https://evil.example"}, 403),
         (CHAT, BODY, {"origin": "null"}, 403),

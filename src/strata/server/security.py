@@ -152,6 +152,9 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Fault(415, f"content-type must be application/json, not {kind!r}.")
+        encoding = headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            raise Fault(415, f"content-encoding {encoding!r} is not read.\n  Try: a plain body.")
 
     def _bounded(self, receive: Receive) -> Receive:
         """Counts what comes in, for bodies that do not say their length, and how long it takes."""
