@@ -27,6 +27,7 @@ from strata.engine.sampling_params import SamplingParams
 from strata.server import protocol
 from strata.server.engine_process import EngineProcess, Limits, State
 from strata.server.faults import Fault
+from strata.server.requests_log import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -228,6 +229,7 @@ def test_more_than_the_bound_is_refused_with_429():
                 await tokens_of(process, PROMPT)
         assert caught.value.status == 429
         assert caught.value.headers == {"retry-after": "5"}
+        assert process.log.totals.outcomes[Outcome.REFUSED] == 1
         assert await tokens_of(process, PROMPT, max_tokens=1) == expected(PROMPT, max_tokens=1)
 
     run(open_scripted, scenario, max_open=2)

@@ -201,6 +201,19 @@ class EngineProcess:
                 refused, and 503 when it died after tokens had been passed on.
         """
         await self.wait_ready()
+        request_id = next(self._ids)
+        entry = _Open(make_submit(request_id))
+        with self.log.watch(entry.submit):
+            self._check_room()
+            self._open[request_id] = entry
+            self._hand_over(entry)
+            try:
+                yield Messages(entry, lambda: self._cancel(request_id))
+            finally:
+                if self._open.pop(request_id, None) is not None:
+                    self._cancel(request_id)
+
+    def _check_room(self) -> None:
         if len(self._open) >= self._limits.max_open:
             raise Fault(
                 429,
@@ -208,16 +221,6 @@ class EngineProcess:
                 code="too_many_requests",
                 retry_after_s=_RETRY_AFTER_S,
             )
-        request_id = next(self._ids)
-        entry = _Open(make_submit(request_id))
-        self._open[request_id] = entry
-        self._hand_over(entry)
-        try:
-            with self.log.watch(entry.submit):
-                yield Messages(entry, lambda: self._cancel(request_id))
-        finally:
-            if self._open.pop(request_id, None) is not None:
-                self._cancel(request_id)
 
     async def status(self) -> protocol.Status | None:
         """What the child is doing; None while there is none that answers."""

@@ -46,7 +46,7 @@ class Outcome(StrEnum):
     DONE = "done"
     LENGTH = "length"  # the most tokens it was allowed, or all the context holds
     STOPPED = "stopped"  # the client left, or has enough
-    REFUSED = "refused"  # by the engine, before any token
+    REFUSED = "refused"  # before any token: too many waited, or the engine could not
     ERROR = "error"
 
 
