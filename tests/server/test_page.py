@@ -668,6 +668,18 @@ def test_a_server_that_ends_is_told_and_nothing_is_lost(open_page):
     assert page.locator(".bubble").all_inner_texts() == ["before", "after"]
 
 
+def test_a_server_that_is_killed_in_an_answer_is_told_in_plain_words(open_page):
+    served = ScribeServed()
+    page = open_page(served.address)
+    page.fill("#prompt", "slow")
+    page.press("#prompt", "Enter")
+    page.locator(".answer .prose p").wait_for()
+    served.process.kill()
+    served.end()
+    page.get_by_text("The answer broke off: the connection was lost.").wait_for()
+    assert last(page).locator(".prose").inner_text().startswith("word")
+
+
 def test_a_model_out_of_memory_is_told_and_loaded_again(open_page):
     served = ScribeServed()
     try:

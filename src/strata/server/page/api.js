@@ -79,7 +79,7 @@ export async function* streamChat(body, signal) {
   let held = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(brokenOff);
       if (done) break;
       held += decoder.decode(value, { stream: true });
       const frames = held.split("\n\n");
@@ -95,6 +95,12 @@ export async function* streamChat(body, signal) {
   } finally {
     reader.cancel().catch(() => undefined);
   }
+  brokenOff();
+}
+
+/** Browsers say it each in its own words, none of which says what happened. */
+function brokenOff(error) {
+  if (error?.name === "AbortError") throw error;
   throw new ApiError(0, "The answer broke off: the connection was lost.");
 }
 
