@@ -81,7 +81,7 @@ class ExpertSource {
     void set_home(int64_t layer, int64_t expert, const uint8_t *blob);
     // Experts in places, the one used last first.
     std::vector<int64_t> cached_keys() const;
-    // Forgets what is in places. Throws where some are in use.
+    // Forgets what is in places; waits until nobody fetches.
     void drop_cached();
 
     const SourceCounts &counts(int64_t layer) const { return counts_[layer]; }

@@ -16,7 +16,7 @@ from strata import _native
 from strata.cpu import native as _tables  # noqa: F401 - the grids must be known to the extension
 from strata.errors import DeviceError
 from strata.formats.block_formats import FORMATS
-from strata.tiers.hand_off import FIELDS, SERVED, MailboxLayout
+from strata.tiers.hand_off import FIELDS, ROUND_TRIP_S, SERVED, MailboxLayout
 from strata.tiers.share import Cost
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ _PANEL_ROWS = 16
 # Seconds a server's thread has to end in; a layer takes thousandths.
 _STOP_SECONDS = 10.0
 _MEASURED_REQUESTS = 20
-# From the card's request to the processor and back, beside the computing.
-_ROUND_TRIP_SECONDS = 8e-6
 
 
 # Servers whose thread cannot be ended; to destroy one would be to wait for it.
@@ -152,7 +150,7 @@ class ExpertServing:
             before = spent
         server.stop(_STOP_SECONDS)
         each = max(1e-7, (seconds[spec.top_k] - seconds[1]) / max(1, spec.top_k - 1))
-        return Cost(max(0.0, seconds[1] - each) + _ROUND_TRIP_SECONDS, each)
+        return Cost(max(0.0, seconds[1] - each) + ROUND_TRIP_S, each)
 
     def counts(self) -> NDArray[np.int64]:
         """[L, 7] what was done for each layer since the start: ``hand_off.SERVED``."""

@@ -32,7 +32,6 @@ MAX_ARRAY_DEPTH = 4
 
 STRING_TYPE = 8
 ARRAY_TYPE = 9
-BOOL_TYPE = 7
 # GGUF value type number to the numpy type of its little-endian bytes.
 SCALAR_DTYPES: Mapping[int, str] = {
     0: "<u1",

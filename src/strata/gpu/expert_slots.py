@@ -17,7 +17,6 @@ from strata.gpu.packing import PANEL_ROWS, pack, panel_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROLES = ("gate", "up", "down")
 _ALIGNMENT = 256
 
 

@@ -131,11 +131,6 @@ class PromptReader:
         return self._buffers.num_bytes if self._buffers is not None and is_own else 0
 
     @property
-    def has_rows(self) -> bool:
-        """Whether a chunk has been gathered that was not launched."""
-        return self._num_rows > 0
-
-    @property
     def streams(self) -> Tensor:
         """[N, S * D] float32: what the chunk launched last leaves in the streams."""
         assert self._buffers is not None  # noqa: S101 - a chunk has been launched

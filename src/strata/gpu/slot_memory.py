@@ -155,11 +155,6 @@ class SlotMemory(Arena):
         self._memory = segments.tensor(num_bytes).zero_()
         self._used = 0
 
-    @property
-    def can_release(self) -> bool:
-        """Whether memory can be given back."""
-        return self._segments is not None
-
     def release(self, address: int, num_bytes: int) -> int:
         """Gives back what lies wholly inside these bytes; nothing may read them any more.
 

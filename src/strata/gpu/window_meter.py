@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strata.tiers.counters import TierCounts, TierTally, first_mentions
-from strata.tiers.hand_off import SERVED
+from strata.tiers.hand_off import ROUND_TRIP_S, SERVED
 from strata.tiers.rates import Average
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 _SERVED = {name: number for number, name in enumerate(SERVED)}
-# What the thread that answers takes until it sees a request and the card its answer.
-_ROUND_TRIP = 8e-6
 # Windows of one row whose time is remembered, and the longest that is one window's.
 _REMEMBERED, _LONGEST_S = 64, 1.0
 
@@ -74,7 +72,7 @@ class WindowMeter:
         self.is_whole = is_whole
         self._split, self._served = split, served
         self._reachable = None if reachable.all() else reachable
-        self._round_trip = _ROUND_TRIP
+        self._round_trip = ROUND_TRIP_S
         self._disk = Average()
         self._begun: float | None = None
         self._period: float | None = None  # of the window that is counted next

@@ -183,7 +183,6 @@ def test_a_card_without_room_is_told_and_nothing_is_kept() -> None:
 
 def test_without_segments_memory_stays() -> None:
     memory = SlotMemory(64, torch.device("cpu"), "slots", None)
-    assert not memory.can_release
     assert memory.release(memory._memory.data_ptr(), 64) == 0
     memory.restore(memory._memory.data_ptr(), 64)
 
