@@ -290,6 +290,15 @@ def test_what_cannot_be_honoured_is_refused_by_name(client, fields, status, name
     assert error.body["message"]
 
 
+def test_what_is_no_choice_is_told_with_the_choices(client):
+    error = refused(client, store=True)
+    assert error.body["message"] == "store cannot be true; it may be false."
+    error = refused(client, tool_choice="maybe")
+    assert error.body["message"] == (
+        'tool_choice cannot be \'maybe\'; it may be "auto", "none", "required".'
+    )
+
+
 def test_pictures_are_refused_in_plain_words(client):
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     error = refused(client, messages=[{"role": "user", "content": [part]}])

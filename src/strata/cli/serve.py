@@ -57,7 +57,7 @@ def command(
         Pictures, typer.Option(help="Refuse pictures, or tell the model that one was there.")
     ] = Pictures.REFUSE,
 ) -> None:
-    """Serve the model over HTTP: OpenAI's and Anthropic's APIs."""
+    """Serve the model over HTTP: a chat in the browser, OpenAI's and Anthropic's APIs."""
     try:
         from strata.server.engine_process import Limits
         from strata.server.security import Rules

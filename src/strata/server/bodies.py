@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+import msgspec.inspect
 from starlette.responses import Response
 
 from strata.engine.sampling_params import SamplingParams
@@ -27,6 +28,7 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 _WHERE: Final = re.compile(r" - at `(?:key in )?\$?\.?([^`]*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]+)`")
 _MISSING: Final = re.compile(r"Object missing required field `([^`]+)`")
+_NO_CHOICE: Final = re.compile(r"Invalid enum value (.+)$", re.DOTALL)
 # Clients with a form field for JSON send the text of it.
 _TEXT_OF_JSON: Final = ("messages", "tools", "input")
 
@@ -112,8 +114,27 @@ def _malformed(text: str, kind: type[msgspec.Struct], place: str) -> Fault:
     if missing := _MISSING.match(text):
         field = f"{path}.{missing[1]}" if path else missing[1]
         return bad_request(f"{field} is missing.", field, code="missing_required_parameter")
+    if wrong := _NO_CHOICE.match(text):
+        choices = _choices(kind, path) if not place else []
+        instead = f"; it may be {', '.join(choices)}" if choices else ""
+        given = {"True": "true", "False": "false"}.get(wrong[1], wrong[1])
+        return bad_request(f"{path} cannot be {given}{instead}.", path, code="invalid_type")
     text = text[:1].lower() + text[1:]
     return bad_request(f"{path or 'the body'}: {text}.", path or None, code="invalid_type")
+
+
+def _choices(kind: type[msgspec.Struct], name: str) -> list[str]:
+    """What a field at the top of a body may be, as JSON; nothing where it is not a choice."""
+    info = msgspec.inspect.type_info(kind)
+    fields = info.fields if isinstance(info, msgspec.inspect.StructType) else ()
+    values: list[object] = []
+    for kinds in (field.type for field in fields if field.encode_name == name):
+        for one in kinds.types if isinstance(kinds, msgspec.inspect.UnionType) else (kinds,):
+            if isinstance(one, msgspec.inspect.LiteralType):
+                values += one.values
+            elif isinstance(one, msgspec.inspect.EnumType):
+                values += list(one.cls)
+    return [msgspec.json.encode(value).decode() for value in values]
 
 
 def checked_sampling(
