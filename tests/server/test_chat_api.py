@@ -272,6 +272,7 @@ def test_turns_that_templates_do_not_expect_are_put_right(client):
         ({"top_logprobs": 2}, 400, "top_logprobs"),
         ({"logit_bias": {"100000": 1}}, 400, "logit_bias"),
         ({"logit_bias": {"a": 1}}, 400, "logit_bias"),
+        ({"logit_bias": {5000 * "1": 1}}, 400, "logit_bias"),
         ({"tool_choice": "required"}, 400, "tool_choice"),
         ({"n": 0}, 400, "n"),
         ({"max_tokens": 100_000}, 400, None),

@@ -5,6 +5,7 @@ Owns the shapes of those objects, and the sampling fields' way to the engine's o
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from strata import __version__
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from strata.server.protocol import Costs, TokenLogprob
 
 MAX_CHOICES: Final = 16
+_TOKEN_ID: Final = re.compile("[0-9]{1,10}")
 FINGERPRINT: Final = f"strata-{__version__}"
 
 
@@ -171,6 +173,6 @@ def _bias(given: dict[str, float] | None) -> dict[int, float] | None:
     if given is None:
         return None
     for name in given:
-        if not name.isascii() or not name.isdigit():
-            raise bad_request(f"logit_bias must be by token id, not {name!r}.", "logit_bias")
+        if not _TOKEN_ID.fullmatch(name):
+            raise bad_request(f"logit_bias must be by token id, not {name[:40]!r}.", "logit_bias")
     return {int(name): value for name, value in given.items()}

@@ -6,6 +6,7 @@ Owns the shapes of those answers.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
@@ -59,7 +60,7 @@ async def input_items(request: Request) -> Response:
     _refuse_queries(request, "limit", "order", "after")
     query = request.query_params
     limit, order = query.get("limit", "20"), query.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= _MOST_LISTED):
+    if not (re.fullmatch("[0-9]{1,4}", limit) and 1 <= int(limit) <= _MOST_LISTED):
         raise bad_request(f"limit must be 1 to {_MOST_LISTED}.", "limit")
     if order not in ("asc", "desc"):
         raise bad_request("order must be asc or desc.", "order")
