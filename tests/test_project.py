@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import strata
+from strata.cli.app import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_MODULE_LINES = 400
@@ -55,6 +56,11 @@ def test_links_in_docs_lead_somewhere():
         if not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+def test_readme_names_every_command():
+    told = (ROOT / "README.md").read_text()
+    assert [name for name in COMMANDS if f"| `strata {name}" not in told] == []
 
 
 def test_decisions_are_numbered_and_listed():
