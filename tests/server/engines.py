@@ -119,5 +119,11 @@ def loses_its_card(*, on_progress: OnProgress) -> Engine:
     return engine
 
 
+def dies_loading(*, on_progress: OnProgress) -> Engine:
+    """As where there is too little memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
 def refuses(*, on_progress: OnProgress) -> Engine:
     raise PlanError("the plan needs 9 GiB, but 1 GiB is free.\n  Try: a smaller model.")

@@ -16,6 +16,7 @@ from tests.server.engines import (
     DEADLY,
     DiesOnce,
     NeedsFile,
+    dies_loading,
     loses_its_card,
     open_scripted,
     refuses,
@@ -233,6 +234,14 @@ def test_more_than_the_bound_is_refused_with_429():
         assert await tokens_of(process, PROMPT, max_tokens=1) == expected(PROMPT, max_tokens=1)
 
     run(open_scripted, scenario, max_open=2)
+
+
+def test_a_process_killed_while_it_loads_says_how():
+    async def scenario(process: EngineProcess) -> None:
+        with pytest.raises(Fault, match="ended while it loaded the model: killed by SIGKILL"):
+            await process.wait_loaded()
+
+    run(dies_loading, scenario)
 
 
 def test_a_model_that_cannot_be_loaded_says_why():

@@ -331,6 +331,12 @@ class EngineProcess:
         self.pid = None
         failure = self._failure
         if not self._was_ready:
+            self._failure = failure or protocol.Failed(
+                "EngineStopped",
+                f"the engine's process ended while it loaded the model: {link.describe_exit()}.\n"
+                "  Try: again; where memory is short, --ram-limit or a smaller --context.",
+                is_loading=True,
+            )
             self._set_state(State.FAILED)
             return
         is_load_failure = self.state is State.LOADING
@@ -380,7 +386,7 @@ class EngineProcess:
         if self.state is State.UNLOADED:
             return Fault(503, "the model was unloaded.\n  Try: POST /v1/load", code="unloaded")
         if self.state is State.FAILED:
-            text = self._failure.text if self._failure is not None else "it ended while loading."
+            text = self._failure.text if self._failure is not None else ""
             return Fault(503, text, code="load_failed")
         if self._last_cause:
             text = f"the model could not be loaded again: {self._last_cause}. It is tried again."
