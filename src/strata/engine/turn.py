@@ -119,9 +119,10 @@ class SharedTurn(Turn):
         super().__init__(conversation)
         self._holder: Generation | None = None
         self._num_open = 0
+        self._open: weakref.WeakSet[Generation] = weakref.WeakSet()
         self.change_s = 0.0  # what the last change of requests cost
 
-    def take(self, generation: Generation) -> None:  # noqa: ARG002 - any may begin
+    def take(self, generation: Generation) -> None:
         """Begins a request.
 
         Raises:
@@ -131,6 +132,7 @@ class SharedTurn(Turn):
         if self._num_open == 0:
             self._lock.acquire()
         self._num_open += 1
+        self._open.add(generation)
 
     def enter(self, generation: Generation) -> bool:
         """The conversation is this request's; whether another used it since the last time."""
@@ -153,9 +155,16 @@ class SharedTurn(Turn):
         generation.suspended = None
         if self._holder is generation:
             self._holder = None
+        self._open.discard(generation)
         self._num_open -= 1
         if self._num_open == 0:
             super().give_back(generation)
+
+    def close(self, free: Callable[[], None]) -> None:
+        """Ends all requests under way, waits for their thread, then calls ``free``; once."""
+        for generation in list(self._open):
+            generation.close()
+        super().close(free)
 
     def settle(self) -> None:
         """Lets the conversation be saved, if no request is in the middle of it."""

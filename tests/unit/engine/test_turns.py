@@ -144,6 +144,21 @@ def test_experts_are_counted_for_the_request_that_asks():
     assert next(cancelled).timings.experts.windows == 0
 
 
+def test_closing_ends_what_is_under_way():
+    world = World()
+    world.engine.share()
+    made = [world.engine.generate([token] * 20, greedy(6)) for token in (5, 6, 7)]
+    for generation in made[:2]:
+        next(generation)
+    world.engine.close()
+    assert [item.finish_reason for item in made] == [FinishReason.CANCELLED] * 2 + [None]
+    for generation in made[:2]:
+        with pytest.raises(StopIteration):
+            next(generation)
+    with pytest.raises(EngineStopped):
+        next(made[2])
+
+
 def test_a_closed_engine_takes_nothing():
     world = World()
     world.engine.share()
