@@ -30,6 +30,7 @@ from strata.cpu.expert_layers import allocate, pack_experts
 from strata.errors import CheckpointError, DeviceError, PlanError
 from strata.formats.block_formats import format_by_id
 from strata.formats.model_tensors import ModelTensors
+from strata.result_files import sync_folder
 from strata.units import MiB, format_bytes, whole_pages
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 SUFFIX = ".experts"
 _MAGIC = b"STRATAEX"
 _VERSION = 1
-_PAGE = 4096
 _MAX_HEADER = 16 * MiB
 # Packed and written at a time.
 _PIECE_BYTES = 64 * MiB
@@ -174,7 +174,7 @@ def make_store(
                 _write_layer(descriptor, layout, layer, ctx, tensors, on_progress)
         os.fsync(descriptor)
         part.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise _not_made(path, part, layout, error) from error
     finally:
@@ -327,14 +327,6 @@ def _write(descriptor: int, content: NDArray[np.uint8], offset: int) -> None:
     while len(view):
         num = os.pwrite(descriptor, view, offset)
         view, offset = view[num:], offset + num
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _not_made(path: Path, part: Path, layout: StoreLayout, error: OSError) -> PlanError:

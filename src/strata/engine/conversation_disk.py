@@ -19,6 +19,7 @@ from strata import telemetry
 from strata.engine.conversation_file import read_contents, read_history, write_conversation
 from strata.engine.conversation_history import common_prefix
 from strata.errors import CheckpointError, SettingsError
+from strata.result_files import sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,7 +206,7 @@ class ConversationFiles:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self._sync_folder()
+        sync_folder(self._folder)
         try:
             contents = _contents_of(path)
         except FileNotFoundError:
@@ -214,13 +215,6 @@ class ConversationFiles:
             self._entries[history.key] = _Entry(path, contents)
             self._num["saved"] += 1
             self._last_write = (num_bytes, time.perf_counter() - begin_s)
-
-    def _sync_folder(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def _clean_up(self) -> None:
         """Deletes the oldest files until the rest is within the budget."""
