@@ -72,7 +72,7 @@ def test_another_geometry_is_refused() -> None:
 def test_a_trace_of_prompts_alone_is_refused() -> None:
     trace = trace_of(1)
     prompts = RoutingTrace("", trace.num_layers, trace.num_experts, trace.top_k, trace.windows[:1])
-    with pytest.raises(SettingsError, match="no decoded tokens"):
+    with pytest.raises(SettingsError, match="has 0 decoded tokens"):
         RoutingFeed(prompts, smallest_model().spec)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from strata.engine.accounting import WeightClass, token_bytes
-from strata.errors import SettingsError
 from strata.gpu.memory_plan import DRIVER_BYTES, Wishes, check_plan, room_bytes
 from strata.gpu.model_layout import model_layout
 from strata.gpu.prompt_layout import MAX_CHUNK
@@ -354,13 +353,5 @@ def _checked_trace(trace: RoutingTrace | None, spec: ModelSpec) -> RoutingTrace:
         layers = min(_TRACE_LAYERS, spec.num_layers)
         text = SyntheticText(layers, spec.num_experts, spec.top_k, _TRACE_TOKENS)
         return synthetic_trace(text)
-    found = (trace.num_layers, trace.num_experts, trace.top_k)
-    own = (spec.num_layers, spec.num_experts, spec.top_k)
-    if found != own:
-        raise SettingsError(
-            f"the trace has {found[0]} layers with {found[2]} of {found[1]} experts, the model "
-            f"{own[0]} with {own[2]} of {own[1]}.\n  Try: a trace of this model, or none."
-        )
-    if trace.num_decoded < 2:
-        raise SettingsError("the trace has no decoded tokens.\n  Try: a longer one, or none.")
+    trace.check(spec, least_decoded=2)
     return trace

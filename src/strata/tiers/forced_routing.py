@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from strata.errors import SettingsError
 from strata.tiers.routing_trace import WindowKind
 
 if TYPE_CHECKING:
@@ -33,21 +32,13 @@ class RoutingFeed:
     """
 
     def __init__(self, trace: RoutingTrace, spec: ModelSpec) -> None:
-        found = (trace.num_layers, trace.num_experts, trace.top_k)
-        own = (spec.num_layers, spec.num_experts, spec.top_k)
-        if found != own:
-            raise SettingsError(
-                f"the trace has {found[0]} layers with {found[2]} of {found[1]} experts, the model "
-                f"{own[0]} with {own[2]} of {own[1]} (--routing).\n  Try: a trace of this model."
-            )
+        trace.check(spec, least_decoded=1)
         kept = [
             window.ids[:, : window.num_kept]
             for window in trace.windows
             if window.kind is WindowKind.DECODE
         ]
-        rows = np.concatenate(kept, axis=1) if kept else np.empty((own[0], 0, own[2]))
-        if not rows.shape[1]:
-            raise SettingsError("the trace has no decoded tokens (--routing).\n  Try: another.")
+        rows = np.concatenate(kept, axis=1)
         self._rows: Ids = np.ascontiguousarray(rows.astype(np.int32))
         self._next = 0
 

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strata.errors import CheckpointError
+from strata.errors import CheckpointError, SettingsError
 from strata.result_files import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from strata.model_spec import ModelSpec
 
     Ids = NDArray[np.uint16]
 
@@ -85,6 +87,26 @@ class RoutingTrace:
     num_experts: int
     top_k: int
     windows: tuple[RoutingWindow, ...]
+
+    def check(self, spec: ModelSpec, *, least_decoded: int) -> None:
+        """Refuses a trace that says nothing of a model.
+
+        Raises:
+            SettingsError: it is of another geometry, or fewer tokens were decoded.
+        """
+        found = (self.num_layers, self.num_experts, self.top_k)
+        own = (spec.num_layers, spec.num_experts, spec.top_k)
+        if found != own:
+            raise SettingsError(
+                f"the trace has {found[0]} layers with {found[2]} of {found[1]} experts, the model "
+                f"{own[0]} with {own[2]} of {own[1]}.\n"
+                "  Try: --routing with a trace of this model, or leave it out."
+            )
+        if self.num_decoded < least_decoded:
+            raise SettingsError(
+                f"the trace has {self.num_decoded} decoded tokens, and {least_decoded} or more are "
+                "needed.\n  Try: --routing with a longer trace, or leave it out."
+            )
 
     @property
     def num_decoded(self) -> int:
