@@ -120,6 +120,7 @@ class SharedTurn(Turn):
         self._holder: Generation | None = None
         self._num_open = 0
         self._open: weakref.WeakSet[Generation] = weakref.WeakSet()
+        self._lost: weakref.WeakSet[Generation] = weakref.WeakSet()  # could not be put aside
         self.change_s = 0.0  # what the last change of requests cost
 
     def take(self, generation: Generation) -> None:
@@ -135,13 +136,24 @@ class SharedTurn(Turn):
         self._open.add(generation)
 
     def enter(self, generation: Generation) -> bool:
-        """The conversation is this request's; whether another used it since the last time."""
+        """The conversation is this request's; whether another used it since the last time.
+
+        Raises:
+            RequestError: its state was lost when another was to have a turn.
+        """
+        if generation in self._lost:
+            raise RequestError(
+                "the request could not be put aside for another, and its state is gone.\n"
+                "  Try: ask again."
+            )
         if self._holder is generation:
             return False
         begin_s = time.perf_counter()
-        if self._holder is not None:
-            self._holder.set_aside(self.conversation.suspend())
-            self._holder = None
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            self._lost.add(holder)  # unless this is done
+            holder.set_aside(self.conversation.suspend())
+            self._lost.discard(holder)
         is_back = generation.suspended is not None
         if generation.suspended is not None:
             self.conversation.go_on(generation.suspended)

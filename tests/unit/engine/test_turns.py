@@ -10,7 +10,7 @@ from tests.unit.engine.conftest import VOCAB_SIZE, World
 
 from strata.engine.request import FinishReason
 from strata.engine.sampling_params import SamplingParams
-from strata.errors import EngineStopped, StrataError
+from strata.errors import DeviceError, EngineStopped, RequestError, StrataError
 from strata.tiers.counters import COUNTED, TierCounts
 
 
@@ -142,6 +142,24 @@ def test_experts_are_counted_for_the_request_that_asks():
     cancelled = world.engine.generate([5])
     cancelled.cancel()
     assert next(cancelled).timings.experts.windows == 0
+
+
+def test_one_that_cannot_be_put_aside_ends_and_never_goes_on_wrongly(monkeypatch):
+    world = World()
+    world.engine.share()
+    one, two, three = (world.engine.generate([token] * 20, greedy(6)) for token in (5, 6, 7))
+    next(one)
+
+    def refuses() -> None:
+        raise DeviceError("the driver refused a copy.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.engine._turn.conversation, "suspend", refuses)
+        with pytest.raises(DeviceError):
+            next(two)
+    with pytest.raises(RequestError, match="could not be put aside"):
+        next(one)
+    assert three.complete().token_ids == alone([7] * 20, 6, 8)
 
 
 def test_closing_ends_what_is_under_way():
