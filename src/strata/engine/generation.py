@@ -198,12 +198,12 @@ class Generation(Iterator[TokenEvent]):
             raise
         except StrataError:
             self.finish_reason = FinishReason.ERROR
-            self._turn.conversation.forget()
+            self._turn.forget(self)
             raise
         except KeyboardInterrupt:
             # It can come in the middle of a step, and leave a half-made state behind.
             self.finish_reason = FinishReason.CANCELLED
-            self._turn.conversation.forget()
+            self._turn.forget(self)
             raise
         except BaseException as error:
             self.finish_reason = FinishReason.ERROR

@@ -66,6 +66,10 @@ class Turn:
         """The conversation is this request's; whether another used it since the last time."""
         return False
 
+    def forget(self, generation: Generation) -> None:  # noqa: ARG002 - there is no other
+        """The request has failed: nothing in the session is trusted."""
+        self.conversation.forget()
+
     def give_back(self, generation: Generation) -> None:  # noqa: ARG002 - there is no other
         """Ends the request."""
         self._current = None
@@ -161,6 +165,11 @@ class SharedTurn(Turn):
         self._holder = generation
         self.change_s = time.perf_counter() - begin_s
         return is_back
+
+    def forget(self, generation: Generation) -> None:
+        """The request has failed: nothing in the session is trusted, unless it is another's."""
+        if self._holder is None or self._holder is generation:
+            self.conversation.forget()
 
     def give_back(self, generation: Generation) -> None:
         """Ends the request; its conversation stays live, or parked."""
