@@ -21,7 +21,14 @@ EXPERTS, TOP_K, HIDDEN, SIZE, STAGES = 256, 10, 2560, 640, 16
 
 def hand_off_cases(rows):
     layout = MailboxLayout(48, 8, TOP_K, HIDDEN)
-    for n, stages in itertools.product(rows, (0, STAGES)):
+    kept = {
+        "places_ptr": "*i32", "holders_ptr": "*i32", "worth_ptr": "*i32", "coming_ptr": "*i32",
+        "job_blobs_ptr": "*i64", "job_slot_factors_ptr": "*i64", "blobs": "i64",
+        "blob_bytes": "i64", "scales": "i64", "scale_bytes": "i64",
+    }  # fmt: skip
+    for n, (stages, keeps) in itertools.product(
+        rows, ((0, False), (STAGES, False), (STAGES, True))
+    ):
         tile = 1 << (n * TOP_K - 1).bit_length()
         arguments = {
             "mailbox": "i64", "number_ptr": "*i32", "fault_ptr": "*i32", "source_ptr": "*i32",
@@ -29,22 +36,28 @@ def hand_off_cases(rows):
             "factors": "i64", "layer": "i32", "ids_ptr": "*i32", "slot_of_ptr": "*i32",
             "reachable_ptr": "*i64",
             "stage_of_ptr": "*i32", "codes_ptr": "*i8", "scales_ptr": "*fp32",
-            "clock": "i64", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1],
-            "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
+            "clock": "i64", **kept, "KEEPS": keeps, "HAS_CLOCK": True,
+            "OFFSETS": layout.offsets[:-1], "ROUTED": 8 * TOP_K, "ROWS": n, "TOP_K": TOP_K,
             "TILE": tile, "EXPERTS": EXPERTS, "EXPERT_TILE": EXPERTS, "STAGES": stages,
             "STAGE_TILE": max(1, stages), "HIDDEN": HIDDEN, "GROUPS": HIDDEN // 256,
             "HALF_TILE": 256,
         }  # fmt: skip
         warps = 4 if n == 1 else 8
         compiled = compile_kernel(hand_off._post_kernel, arguments, {"num_warps": warps})
-        yield f"post N={n} S={stages}", compiled
+        yield f"post N={n} S={stages}{' kept' if keeps else ''}", compiled
     arguments = {
         "mailbox": "i64", "number_ptr": "*i32", "fault_ptr": "*i32", "source_ptr": "*i32",
         "outputs_ptr": "*fp32", "bad_ptr": "*i32", "limit": "i64", "clock": "i64",
-        "layer": "i32", "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "HIDDEN": HIDDEN,
+        "layer": "i32", "places_ptr": "*i32", "holders_ptr": "*i32", "coming_ptr": "*i32",
+        "table_ptr": "*i32", "kept": "i64", "STAGES": STAGES, "STAGE_TILE": STAGES,
+        "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "HIDDEN": HIDDEN,
         "COLUMNS": hand_off._COLUMNS,
     }  # fmt: skip
-    yield "wait", compile_kernel(hand_off._wait_kernel, arguments, {"num_warps": 4})
+    for keeps in (False, True):
+        compiled = compile_kernel(
+            hand_off._wait_kernel, arguments | {"KEEPS": keeps}, {"num_warps": 4}
+        )
+        yield f"wait{' kept' if keeps else ''}", compiled
     arguments = {
         "sources_ptr": "*i64", "factors_ptr": "*i64", "factors": "i64",
         "first": "i32", "count": "i32",

@@ -30,6 +30,7 @@ from strata.errors import DeviceError  # noqa: E402
 from strata.formats.tensor_index import open_model  # noqa: E402
 from strata.gpu.expert_cache import CacheOptions  # noqa: E402
 from strata.gpu.model import GpuModel  # noqa: E402
+from strata.session_rules import MAX_WINDOW_ROWS  # noqa: E402
 from strata.tiers.policy_table import POLICIES  # noqa: E402
 from strata.tiers.slots import layer_slots, shared_slots  # noqa: E402
 
@@ -147,6 +148,82 @@ def test_decoding_has_the_bits_of_all_resident(
         # Every chosen expert of every token was asked for.
         entries = served[1] - before[1]
         assert entries == (NUM_TOKENS - 1) * LAYERS * smallest_model().spec.top_k
+
+
+class Routes:
+    """Experts of the next window, in the place of the routers' choice, which hardly changes."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(11)
+        shape, top_k = (NUM_TOKENS + 1, LAYERS, MAX_WINDOW_ROWS), smallest_model().spec.top_k
+        self._ids = rng.random((*shape, EXPERTS)).argsort(axis=-1)[..., :top_k]
+        self.number = 0
+
+    def rows(self, num_rows: int) -> np.ndarray:
+        return self._ids[self.number, :, :num_rows]
+
+    def keep(self, num_rows: int) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def resident_elsewhere(path: Path, tokens: np.ndarray) -> list[np.ndarray]:
+    """Logits of windows of one row that are routed like that, all experts on the card."""
+    with open_model(path) as index:
+        model = GpuModel(index, smallest_model().spec, DEVICE)
+    model.force_routing(Routes())
+    session, feed = model.new_session(16), model._forced.feed
+    found = []
+    for feed.number in range(NUM_TOKENS):
+        found.append(session.decode(tokens[feed.number : feed.number + 1])[0])
+        session.commit(1)
+    return found
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [per_layer(2), pytest.param(shared_slots(LAYERS, EXPERTS, 5), marks=pytest.mark.slow)],
+)
+def test_what_windows_copy_stays_even_if_nobody_wants_them(
+    path: Path, resident_elsewhere, tokens, made: list[Tiered], slots
+) -> None:
+    one = tiered(path, slots, staged_share=1.0, keeps_staged=True)
+    made.append(one)
+    one.model.force_routing(Routes())
+    cache, session, feed = one.model.experts, one.model.new_session(16), one.model._forced.feed
+    filled, num_new = cache.moved_bytes, 0
+    for number in (0, NUM_TOKENS, 1, 2, 3):
+        feed.number = number
+        before = set(cache.residency.resident_keys.tolist())
+        if number == NUM_TOKENS:
+            session.decode(tokens[2:])  # two rows that nobody keeps
+        else:
+            logits = session.decode(tokens[number : number + 1])[0]
+            assert same_bits(logits, resident_elsewhere[number])
+        residents = set(cache.residency.resident_keys.tolist())
+        asked = {
+            layer * EXPERTS + expert
+            for layer in range(LAYERS)
+            for expert in feed.rows(1)[layer, 0].tolist()
+        }
+        if len(slots.pools) > 1 and number != NUM_TOKENS:
+            # There is room for one row's experts of each layer: for these and no others.
+            assert residents == asked
+        num_new += len(residents - before)
+        if number != NUM_TOKENS:
+            session.commit(1)
+        # Every slot is on the card's list, and holds the bytes it is said to hold, but for those
+        # that somebody is to be brought to.
+        table, held = cache._table.on_card.cpu().numpy().reshape(-1), cache._table.held
+        assert set(np.flatnonzero(table >= 0).tolist()) == set(held.tolist()) - {-1}
+        cache.verify(np.flatnonzero(held == cache.residency.key_in).tolist())
+    assert num_new > 4
+    counts = cache.tier_counts()
+    assert counts.total("copied") > 4
+    if len(slots.pools) > 1:
+        # Nobody else brought anything.
+        assert cache.moved_bytes == filled
+        assert counts.total("copied") + counts.total("hits") == counts.total("lookups")
 
 
 def test_a_dead_server_ends_the_request_and_the_next_is_right(

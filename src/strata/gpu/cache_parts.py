@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from strata.gpu.cache_options import CacheOptions
     from strata.gpu.expert_slots import ExpertSlots
+    from strata.gpu.kernels.keep import Keeping
     from strata.gpu.slot_table import SlotTable
     from strata.gpu.weights import ModelWeights
     from strata.model_spec import ModelSpec
@@ -82,7 +83,9 @@ class Mailbox:
         """Of the hand-off."""
         return self.memory.data_ptr()
 
-    def hand_off(self, options: CacheOptions, device: torch.device) -> HandOff:
+    def hand_off(
+        self, options: CacheOptions, device: torch.device, keeping: Keeping | None
+    ) -> HandOff:
         """What the layers share on the card."""
 
         def zeros(num: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -100,6 +103,7 @@ class Mailbox:
             factors=zeros(stages, torch.int64),
             limit=int(options.limit_seconds * 1e9),
             clock=self._clock.data_ptr(),
+            keeping=keeping,
         )
 
     def _view(self, field: str) -> NDArray[np.int32]:

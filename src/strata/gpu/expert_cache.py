@@ -31,15 +31,15 @@ from strata.gpu.expert_faults import NO_ANSWER, no_experts
 from strata.gpu.expert_mover import ExpertMover
 from strata.gpu.prompt_notes import PromptNotes
 from strata.gpu.slot_check import check_slots
+from strata.gpu.slot_keeper import SlotKeeper
 from strata.gpu.slot_plan import way_bytes
 from strata.gpu.slot_table import SlotTable
+from strata.gpu.slot_trades import MOVES_BESIDE, SlotTrades
 from strata.gpu.slot_traffic import SlotTraffic
 from strata.gpu.split import Split
 from strata.gpu.window_meter import Seen, WindowMeter
 from strata.tiers.expert_profile import ExpertProfile, learned_profile
-from strata.tiers.policy_table import make_policy
 from strata.tiers.rates import TierRates
-from strata.tiers.replay import carry_out
 from strata.tiers.slots import Residency
 
 if TYPE_CHECKING:
@@ -52,15 +52,10 @@ if TYPE_CHECKING:
     from strata.model_spec import ModelSpec
     from strata.tiers.counters import TierCounts
     from strata.tiers.hand_off import ExpertHost
-    from strata.tiers.policies import Policy
     from strata.tiers.policy_table import PolicyOptions
     from strata.tiers.slots import SlotLayout
 
 __all__ = ["LIMIT_SECONDS", "CacheOptions", "ExpertCache"]
-
-# Experts that are brought in beside one window, however many a prompt left to be brought: more
-# would take the link from what the window needs.
-_MOVES_BESIDE = 64
 
 
 class ExpertCache:
@@ -93,13 +88,16 @@ class ExpertCache:
     ) -> None:
         self._spec, self._host, self._options = spec, host, options
         self.residency = Residency(slots)
-        self._policy: Policy = make_policy(options.policy, self.residency, options.policy_options)
         device = weights.layers[0].moe.experts.slot_of.device
         is_card = device.type == "cuda"
         with refusals_told("the way of experts to their slots"):
             self._mailbox = Mailbox(spec, is_card=is_card)
-            self._hand_off = self._mailbox.hand_off(options, device)
             self._table = SlotTable(self.residency, device)
+            self._keeper: SlotKeeper | None = None
+            if options.keeps_staged:
+                self._keeper = SlotKeeper(self.residency, self._table, options.num_stages)
+            keeping = None if self._keeper is None else self._keeper.keeping
+            self._hand_off = self._mailbox.hand_off(options, device, keeping)
             self._notes = PromptNotes(
                 spec.num_layers, spec.num_experts, spec.top_k, self._table.on_card
             )
@@ -108,6 +106,9 @@ class ExpertCache:
             self.layers = layer_tiers(host, own, self._memory, self._hand_off, self._table)
             mover = ExpertMover(self.layers, self._memory, device)
             stream = expert_stream(self.layers, self._memory, self._table, options, spec.top_k)
+        self._trades = SlotTrades(
+            self.residency, self._table, options.policy, options.policy_options
+        )
         for tier in self.layers:
             tier.notes, tier.ahead = self._notes, stream
         self._routed, self._request = self._mailbox.routed, self._mailbox.request
@@ -128,6 +129,7 @@ class ExpertCache:
         profile = options.profile
         self.fill(None if profile is None else profile.keys)
         self.set_share(options.staged_share)
+        self._choose_victims()
 
     def joined(self, weights: ModelWeights) -> ModelWeights:
         """The weights with the layers' ways to experts that are in no slot, where there are any."""
@@ -174,14 +176,18 @@ class ExpertCache:
                 # The window does not need it.
                 telemetry.notice("slots", str(error))
         if not self._traffic.mover.is_busy:
-            self._traffic.set_out(_MOVES_BESIDE)
+            self._traffic.set_out(MOVES_BESIDE)
         self._table.send()
+        if self._keeper is not None:
+            self._keeper.name()
         self._traffic.mover.mark()
         self.split.refresh()
         self._host.begin()
 
     def end(self) -> None:
         """The window's launches are done."""
+        if self._keeper is not None:
+            self._keeper.learn()
         self._host.end()
 
     def work(self) -> None:
@@ -195,13 +201,8 @@ class ExpertCache:
         seen, num_kept = self._settled
         self._settled = None
         self._meter.count(seen)
-        is_open = self._is_open
-        for layer, is_whole in enumerate(self._is_whole):
-            if not is_whole:
-                asked = self._policy.ask(layer, seen.ids[layer], is_prompt=False)
-                carry_out(self.residency, asked if is_open else ())
-        settled = self._policy.settle(num_kept)
-        carry_out(self.residency, settled if is_open else ())
+        self._trades.of_window(seen.ids, num_kept, self._is_whole, seen.kept)
+        self._choose_victims()
 
     def settle(self, num_rows: int, num_kept: int) -> None:
         """The last window had ``num_rows`` rows, of which the first ``num_kept`` were kept."""
@@ -214,6 +215,7 @@ class ExpertCache:
             self._mailbox.clock.copy(),
             self._host.counts(),
             self.split.counts,
+            None if self._keeper is None else self._keeper.num_kept,
         )
         self._settled = seen, num_kept
 
@@ -254,8 +256,9 @@ class ExpertCache:
             return
         self.work()
         self._receive(is_waiting=True)
-        self.limit.change(self._wished_slots.pop(), self._policy.heat().reshape(-1))
+        self.limit.change(self._wished_slots.pop(), self._trades.heat.reshape(-1))
         self._look_at_layers()
+        self._choose_victims()
 
     def lend(self, num_slots: int) -> Tensor:
         """[bytes] memory of the last slots; until ``take_back`` their experts are missing."""
@@ -300,7 +303,7 @@ class ExpertCache:
             SettingsError: there is no such policy.
         """
         self.work()
-        self._policy = make_policy(name, self.residency, options)
+        self._trades.change(name, options)
 
     def set_share(self, share: float | None) -> None:
         """What part of a layer's misses is copied, from 0 to 1; None for what ends together.
@@ -343,7 +346,7 @@ class ExpertCache:
         if prior is None:
             shape = (self._spec.num_layers, self._spec.num_experts)
             prior = ExpertProfile(*shape, 0, np.empty(0, np.int64), self._spec.name)
-        return learned_profile(prior, self._policy.heat(), self.residency.resident_keys)
+        return learned_profile(prior, self._trades.heat, self.residency.resident_keys)
 
     def close(self) -> None:
         """Ends the host's threads and lets go of its memory. Nothing works afterwards.
@@ -358,10 +361,10 @@ class ExpertCache:
         finally:
             self._memory.close()
 
-    @property
-    def _is_open(self) -> bool:
-        """Whether slots may change hands: while many are on their way a policy only learns."""
-        return len(self._table.wanting()) < _MOVES_BESIDE
+    def _choose_victims(self) -> None:
+        """Who gives slots up to experts that a window copies."""
+        if self._keeper is not None:
+            self._keeper.choose(self._trades.heat)
 
     def _learn_prompt(self) -> None:
         """A prompt has been read: the best of what it asked for is left in the slots."""
@@ -370,13 +373,7 @@ class ExpertCache:
         self._meter.add("prompt_lookups", noted.lookups)
         self._meter.add("prompt_hits", noted.hits)
         self._meter.add("prompt_copied", noted.lookups - noted.hits)
-        is_open = self._is_open
-        for layer, is_whole in enumerate(self._is_whole):
-            if not is_whole:
-                asked = self._policy.ask(layer, noted.ids[layer], is_prompt=True)
-                carry_out(self.residency, asked if is_open else ())
-        settled = self._policy.settle(0)
-        carry_out(self.residency, settled if is_open else ())
+        self._trades.of_prompt(noted.ids, self._is_whole)
 
     def _receive(self, *, is_waiting: bool = False) -> None:
         """Enters experts that have arrived."""

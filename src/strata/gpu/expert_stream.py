@@ -132,6 +132,7 @@ class ExpertStream:
         self.is_open = is_worth_it and self._has_room
         if not self.is_open:
             return
+        self._table.send()  # windows before may have left experts in slots
         self._plan(tuple(limits))
         # What an earlier chunk left, which broke off, is written over.
         self._queue = [step for steps in self._steps for step in steps if step.missing]

@@ -103,6 +103,15 @@ class LayerTier:
             hand_off.sources, hand_off.factors, blobs.data_ptr() + places * size,
             staging.factors.data_ptr() + places * 12,
         )  # fmt: skip
+        # Of windows: where jobs go to slots that stay, their products read them there.
+        self._of_windows, self._window_jobs = self.staged, self._jobs
+        self._keeps = hand_off.keeping is not None
+        if hand_off.keeping is not None:
+            kept = hand_off.keeping
+            self._of_windows = ExpertSlots(slots.layout, slots.blobs, slots.scales, stage_of)
+            self._window_jobs = Jobs(
+                hand_off.sources, hand_off.factors, kept.blobs, kept.slot_factors
+            )
         self._everywhere = torch.zeros_like(slots.slot_of)
 
     @property
@@ -120,16 +129,19 @@ class LayerTier:
         post(
             self._hand_off, self._number, ids, self.slots.slot_of, self._reachable,
             self.staged.slot_of, self.factors, codes, has_staging=self.has_staging,
+            slots=self.slots if self._keeps else None,
         )  # fmt: skip
 
     def finish(self, ids: Tensor, codes: Codes, rows: ExpertRows, bad: Tensor) -> None:
         """Outputs of the entries that are in no slot; the others' have been launched before."""
+        staged = self._of_windows
         if self.has_staging:
-            self._fetch()
-            experts.gate_up(self.staged, codes, ids, rows)
-            experts.gate(self.staged, ids, rows, bad)
-            experts.down(self.staged, ids, rows)
-        wait(self._hand_off, rows.y, ids.numel(), bad, layer=self._number)
+            self._fetch(self._window_jobs)
+            experts.gate_up(staged, codes, ids, rows)
+            experts.gate(staged, ids, rows, bad)
+            experts.down(staged, ids, rows)
+        has_kept = self.has_staging and self._keeps
+        wait(self._hand_off, rows.y, ids.numel(), bad, layer=self._number, has_kept=has_kept)
 
     def note(self, ids: Tensor, counts: Tensor) -> None:
         """A prompt's chunk wants ids [T, K] of this layer, so many rows each expert [E]."""
@@ -156,7 +168,7 @@ class LayerTier:
             self._hand_off, first, count, counts, self.slots.slot_of,
             self._with_bounced(first, count), self.staged.slot_of, self.factors,
         )  # fmt: skip
-        self._fetch()
+        self._fetch(self._jobs)
         return self.staged
 
     def rehearse(self, num: int) -> None:
@@ -164,11 +176,11 @@ class LayerTier:
         self._hand_off.sources.zero_()
         self._hand_off.sources[:num] = self._reachable[:num]
         self._hand_off.factors.fill_(self.factors.data_ptr())
-        self._fetch()
+        self._fetch(self._jobs)
 
-    def _fetch(self) -> None:
-        copy_from_host(self._jobs, self._raw, self.home.blob_bytes)
-        repack(self.tables, self.slots.layout, self._jobs, self._raw)
+    def _fetch(self, jobs: Jobs) -> None:
+        copy_from_host(jobs, self._raw, self.home.blob_bytes)
+        repack(self.tables, self.slots.layout, jobs, self._raw)
 
     def _with_bounced(self, first: int, count: int) -> Tensor:
         """[E] addresses the card can read, of these experts all of them."""

@@ -60,6 +60,16 @@ class SlotTable:
         meant = self._residency.key_in
         return np.flatnonzero((meant != EMPTY) & (meant != self._held) & ~self._is_lent)
 
+    @property
+    def held(self) -> NDArray[np.int64]:
+        """[C] the key whose bytes a slot holds, EMPTY where others are on the way; a view."""
+        return self._held
+
+    def at_rest(self) -> NDArray[np.bool_]:
+        """[C] slots that nobody is meant to come to, and whose memory is not lent."""
+        meant = self._residency.key_in
+        return ((meant == EMPTY) | (meant == self._held)) & ~self._is_lent
+
     def lend(self, slots: NDArray[np.int64]) -> None:
         """The memory of these slots is used for something else from now on; they hold nobody."""
         self.give_up(slots)
@@ -81,7 +91,9 @@ class SlotTable:
         self._is_sent = False
         self._held[slots] = EMPTY
 
-    def enter(self, slots: Sequence[int], keys: Sequence[int]) -> None:
+    def enter(
+        self, slots: Sequence[int] | NDArray[np.int64], keys: Sequence[int] | NDArray[np.int64]
+    ) -> None:
         """The bytes of these experts are in these slots."""
         self._is_sent = False
         self._held[slots] = keys

@@ -40,6 +40,7 @@ class Seen:
         clock: [L, 3] nanoseconds; see ``kernels.hand_off.HandOff``.
         served: [L, ``SERVED``] what the host had done by then.
         share: how many of 0, 1, ... distinct misses of a layer were copied.
+        kept: [L] misses that were copied, where all of them stay in slots; else None.
     """
 
     ids: Ints
@@ -47,6 +48,7 @@ class Seen:
     clock: Ints
     served: Ints
     share: Ints
+    kept: Ints | None = None
 
 
 class WindowMeter:
@@ -108,7 +110,7 @@ class WindowMeter:
         is_first = np.ones(ids.shape, bool) if has_one_row else first_mentions(ids)
         is_hit = seen.is_hit | self.is_whole[:, None]
         lookups, hits = is_first.sum(axis=1), (is_first & is_hit).sum(axis=1)
-        copied = self._copied(ids, is_first & ~is_hit, seen.share)
+        copied = self._copied(ids, is_first & ~is_hit, seen)
         self._tally.add_window(lookups, hits, copied)
         computed = lookups - hits - copied
         since, self._served = seen.served - self._served, seen.served
@@ -135,9 +137,11 @@ class WindowMeter:
             counts.of(name)[:] = served[:, _SERVED[name]]
         return counts
 
-    def _copied(self, ids: Ints, is_miss: Bools, share: Ints) -> Ints:
+    def _copied(self, ids: Ints, is_miss: Bools, seen: Seen) -> Ints:
         """[L] distinct misses that were copied: what the kernel ``post`` decides."""
-        table = np.minimum(share, self._split.num_stages)
+        if seen.kept is not None:
+            return np.where(self.is_whole, 0, np.minimum(seen.kept, is_miss.sum(axis=1)))
+        table = np.minimum(seen.share, self._split.num_stages)
         able = is_miss
         if self._reachable is not None:
             able = is_miss & np.take_along_axis(self._reachable, ids, axis=1)

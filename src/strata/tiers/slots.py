@@ -205,6 +205,20 @@ class Residency:
         self.key_in[slot] = key
         self.slot_of[key] = slot
 
+    def place_all(self, keys: Keys, slots: Keys) -> None:
+        """Puts many into slots at once, each into one of its pool; none of them has a slot.
+
+        Raises:
+            ValueError: a slot is not one of the expert's pool, or an expert has a slot.
+        """
+        pools = np.array(self.layout.pool_of_layer)[keys // self.layout.num_experts]
+        if (self._pool_of_slot[slots] != pools).any() or (self.slot_of[keys] != EMPTY).any():
+            raise ValueError("keys have slots already, or their pools have not got these slots")
+        before = self.key_in[slots]
+        self.slot_of[before[before != EMPTY]] = EMPTY
+        self.key_in[slots] = keys
+        self.slot_of[keys] = slots
+
     def clear(self, slot: int) -> None:
         """Empties a slot."""
         before = self.key_in[slot]

@@ -15,11 +15,14 @@ import triton
 import triton.language as tl
 
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
+from strata.gpu.kernels.keep import choose_kept, enter_kept
 from strata.gpu.kernels.system import fence, is_too_late, nanoseconds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from strata.gpu.expert_slots import ExpertSlots
+    from strata.gpu.kernels.keep import Keeping
     from strata.gpu.kernels.quantize import Codes
     from strata.tiers.hand_off import MailboxLayout
 
@@ -48,6 +51,7 @@ class HandOff:
         clock: address of [L, 3] int64 the host and the card can reach: when a layer of the last
             window had been posted, when its slots were done, when an answer it waited for was
             there. By the card's clock. 0 for nowhere.
+        keeping: where windows leave what they stage; None where they leave nothing.
     """
 
     mailbox: int
@@ -60,6 +64,7 @@ class HandOff:
     factors: Tensor
     limit: int
     clock: int = 0
+    keeping: Keeping | None = None
 
 
 def post(
@@ -73,11 +78,12 @@ def post(
     x: Codes,
     *,
     has_staging: bool,
+    slots: ExpertSlots | None = None,
 ) -> None:
     """Divides a layer's entries, and asks the host for its share.
 
-    Of distinct misses in routing order the last ones are staged. Bytes a row: 1.4 times D, over the
-    link. Grid: (1).
+    Of distinct misses in routing order the last ones are staged; where they are kept, those worth
+    most, and no more than slots were named. Bytes a row: 1.4 times D, over the link. Grid: (1).
 
     Args:
         hand_off: of the model; ``source`` and the staging jobs are written.
@@ -89,14 +95,20 @@ def post(
         factors: [E, 3] float32 of the layer.
         x: codes of N rows.
         has_staging: whether any are staged; without, the staging jobs stay as they are.
+        slots: of the layer, where ``hand_off.keeping`` keeps experts in them; ``stage_of`` then
+            becomes a slot.
     """
     num_rows, top_k = expert_ids.shape
     layout = hand_off.layout
     stages = len(hand_off.sources) if has_staging else 0
+    keeping = hand_off.keeping if slots is not None else None
+    kept = _arguments(hand_off, keeping)
+    bases = (0, 0, 0, 0) if slots is None else _bases(slots)
     _post_kernel[(1,)](
         hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, hand_off.share,
         hand_off.sources, hand_off.factors, layer, expert_ids, slot_of, reachable, stage_of,
-        factors.data_ptr(), x.codes, x.scales, hand_off.clock, OFFSETS=layout.offsets[:-1],
+        factors.data_ptr(), x.codes, x.scales, hand_off.clock, *kept, *bases,
+        KEEPS=keeping is not None, OFFSETS=layout.offsets[:-1],
         ROUTED=layout.max_rows * layout.top_k, ROWS=num_rows, TOP_K=top_k,
         TILE=triton.next_power_of_2(num_rows * top_k), EXPERTS=len(slot_of),
         EXPERT_TILE=triton.next_power_of_2(len(slot_of)),
@@ -104,6 +116,25 @@ def post(
         HIDDEN=layout.hidden_size, GROUPS=x.num_groups,
         HALF_TILE=triton.next_power_of_2(layout.hidden_size // 16), HAS_CLOCK=hand_off.clock != 0,
         num_warps=4 if num_rows == 1 else 8, **LAUNCH_AFTER,
+    )  # fmt: skip
+
+
+def _arguments(hand_off: HandOff, keeping: Keeping | None) -> tuple[Tensor, ...]:
+    """Those of ``_stage`` that are read and written where staged experts are kept."""
+    if keeping is None:
+        return (hand_off.source,) * 4 + (hand_off.sources,) * 2
+    return (
+        keeping.places, keeping.holders, keeping.worth, keeping.coming, keeping.blobs,
+        keeping.slot_factors,
+    )  # fmt: skip
+
+
+def _bases(slots: ExpertSlots) -> tuple[int, int, int, int]:
+    """Addresses of slots and of their factors, each with its step."""
+    blobs, scales = slots.blobs, slots.scales
+    return (
+        blobs.data_ptr(), blobs.stride(0) * blobs.element_size(),
+        scales.data_ptr(), scales.stride(0) * scales.element_size(),
     )  # fmt: skip
 
 
@@ -133,10 +164,12 @@ def _send_row(
 @triton.jit
 def _stage(
     ids, entry, is_miss, share_ptr, job_sources_ptr, job_factors_ptr, reachable_ptr,
-    stage_of_ptr, factors, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
+    stage_of_ptr, factors, layer, places_ptr, holders_ptr, worth_ptr, coming_ptr, job_blobs_ptr,
+    job_slot_factors_ptr, blobs, blob_bytes, scales, scale_bytes, KEEPS: tl.constexpr,
+    EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
     STAGE_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Staging jobs of the last of distinct misses; which entries are left to ask for."""
+    """Staging jobs of some of the distinct misses; which entries are left to ask for."""
     is_same = (ids[:, None] == ids[None, :]) & is_miss[None, :]
     is_again = tl.max((is_same & (entry[None, :] < entry[:, None])).to(tl.int32), axis=1)
     is_first = (is_miss & (is_again == 0)).to(tl.int32)
@@ -145,9 +178,19 @@ def _stage(
     num_able = tl.sum(can_stage, axis=0)
     num_staged = tl.load(share_ptr + tl.sum(is_first, axis=0))
     num_staged = tl.minimum(tl.minimum(num_staged, STAGES), num_able)
-    # The last ones in routing order are staged, so stage 0 is the first of those.
-    stage = tl.cumsum(can_stage, 0) - 1 - (num_able - num_staged)
-    stage = tl.where((can_stage != 0) & (stage >= 0), stage, -1)
+    if KEEPS:
+        stage, place = choose_kept(
+            ids, entry, can_stage, num_staged, layer, places_ptr, holders_ptr, worth_ptr,
+            coming_ptr, EXPERTS, STAGES, STAGE_TILE,
+        )  # fmt: skip
+        at = place.to(tl.int64)
+        tl.store(job_blobs_ptr + stage, blobs + at * blob_bytes, mask=stage >= 0)
+        tl.store(job_slot_factors_ptr + stage, scales + at * scale_bytes, mask=stage >= 0)
+    else:
+        # The last ones in routing order are staged, so stage 0 is the first of those.
+        stage = tl.cumsum(can_stage, 0) - 1 - (num_able - num_staged)
+        stage = tl.where((can_stage != 0) & (stage >= 0), stage, -1)
+        place = stage
     of_entry = tl.max(tl.where(is_same, stage[None, :], -1), axis=1)
 
     job = tl.arange(0, STAGE_TILE)
@@ -157,15 +200,17 @@ def _stage(
     tl.debug_barrier()
     tl.store(job_sources_ptr + stage, where, mask=stage >= 0)
     tl.store(job_factors_ptr + stage, factors + ids.to(tl.int64) * 12, mask=stage >= 0)
-    tl.store(stage_of_ptr + ids, stage, mask=stage >= 0)
+    tl.store(stage_of_ptr + ids, place, mask=stage >= 0)
     return is_miss & (of_entry < 0)
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["layer", "blobs", "blob_bytes", "scales", "scale_bytes"])
 def _post_kernel(
     mailbox: tl.int64, number_ptr, fault_ptr, source_ptr, share_ptr, job_sources_ptr,
     job_factors_ptr, layer, ids_ptr, slot_of_ptr, reachable_ptr, stage_of_ptr, factors: tl.int64,
-    codes_ptr, scales_ptr, clock: tl.int64, OFFSETS: tl.constexpr, ROUTED: tl.constexpr,
+    codes_ptr, scales_ptr, clock: tl.int64, places_ptr, holders_ptr, worth_ptr, coming_ptr,
+    job_blobs_ptr, job_slot_factors_ptr, blobs: tl.int64, blob_bytes: tl.int64, scales: tl.int64,
+    scale_bytes: tl.int64, KEEPS: tl.constexpr, OFFSETS: tl.constexpr, ROUTED: tl.constexpr,
     ROWS: tl.constexpr, TOP_K: tl.constexpr,
     TILE: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, STAGES: tl.constexpr,
     STAGE_TILE: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr,
@@ -183,7 +228,9 @@ def _post_kernel(
     if STAGES > 0:
         is_asked = _stage(
             ids, entry, is_miss, share_ptr, job_sources_ptr, job_factors_ptr, reachable_ptr,
-            stage_of_ptr, factors, EXPERTS, EXPERT_TILE, STAGES, STAGE_TILE,
+            stage_of_ptr, factors, layer, places_ptr, holders_ptr, worth_ptr, coming_ptr,
+            job_blobs_ptr, job_slot_factors_ptr, blobs, blob_bytes, scales, scale_bytes, KEEPS,
+            EXPERTS, EXPERT_TILE, STAGES, STAGE_TILE,
         )  # fmt: skip
     source = tl.where(is_asked, _ASKED, tl.where(is_miss, _STAGED, 0))
     tl.store(source_ptr + entry, source, mask=is_entry)
@@ -208,9 +255,15 @@ def _post_kernel(
 
 
 def wait(
-    hand_off: HandOff, outputs: Tensor, num_entries: int, bad: Tensor, *, layer: int = 0
+    hand_off: HandOff,
+    outputs: Tensor,
+    num_entries: int,
+    bad: Tensor,
+    *,
+    layer: int = 0,
+    has_kept: bool = False,
 ) -> None:
-    """Copies the host's outputs of a layer to the other experts'.
+    """Copies the host's outputs of a layer to the other experts'; enters those that are kept.
 
     Bytes: 10 KB an entry that was asked for, over the link. Grid: (entries, D / 1024). Entries
     that were not asked for wait for nothing.
@@ -221,19 +274,27 @@ def wait(
         num_entries: N * K of this window.
         bad: [1] int32, becomes 1 when a value was NaN or infinite.
         layer: the layer's number.
+        has_kept: whether ``post`` was given slots and has staged any.
     """
+    keeping, stages = hand_off.keeping if has_kept else None, len(hand_off.sources)
+    kept = _arguments(hand_off, keeping)
+    table = hand_off.source if keeping is None else keeping.table
     hidden = hand_off.layout.hidden_size
     _wait_kernel[(num_entries, triton.cdiv(hidden, _COLUMNS))](
         hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, outputs, bad,
-        hand_off.limit, hand_off.clock, layer, OFFSETS=hand_off.layout.offsets[:-1], HIDDEN=hidden,
-        COLUMNS=_COLUMNS, HAS_CLOCK=hand_off.clock != 0, num_warps=4, **LAUNCH_AFTER,
+        hand_off.limit, hand_off.clock, layer, kept[0], kept[1], kept[3], table,
+        0 if keeping is None else keeping.kept, KEEPS=keeping is not None, STAGES=stages,
+        STAGE_TILE=triton.next_power_of_2(stages), OFFSETS=hand_off.layout.offsets[:-1],
+        HIDDEN=hidden, COLUMNS=_COLUMNS, HAS_CLOCK=hand_off.clock != 0, num_warps=4, **LAUNCH_AFTER,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["limit", "layer"])
 def _wait_kernel(
     mailbox: tl.int64, number_ptr, fault_ptr, source_ptr, outputs_ptr, bad_ptr, limit: tl.int64,
-    clock: tl.int64, layer, OFFSETS: tl.constexpr, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
+    clock: tl.int64, layer, places_ptr, holders_ptr, coming_ptr, table_ptr, kept: tl.int64,
+    KEEPS: tl.constexpr, STAGES: tl.constexpr, STAGE_TILE: tl.constexpr, OFFSETS: tl.constexpr,
+    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
     HAS_CLOCK: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
@@ -242,6 +303,11 @@ def _wait_kernel(
         clock_ptr = clock.to(tl.pointer_type(tl.int64)) + layer * 3
         if (entry == 0) & (tl.program_id(1) == 0):
             tl.store(clock_ptr + 1, nanoseconds())
+    if KEEPS:  # noqa: SIM102 - likewise
+        if (entry == 0) & (tl.program_id(1) == 0):
+            enter_kept(
+                layer, places_ptr, holders_ptr, coming_ptr, table_ptr, kept, STAGES, STAGE_TILE
+            )
     if (tl.load(source_ptr + entry) == _ASKED) & (tl.load(fault_ptr) == 0):
         number = tl.load(number_ptr)
         told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
