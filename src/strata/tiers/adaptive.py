@@ -1,6 +1,6 @@
 """Policies that weigh use by age: swaps between windows, and averages whose memory adapts.
 
-Both are integer arithmetic; the protocol and the choice of slots are ``tiers.policies``.
+Both are integer arithmetic; the protocol is ``tiers.policies``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strata.tiers.policies import Admission, ScoredPolicy, distinct
+from strata.tiers.policies import Admission, ScoredPolicy
 from strata.tiers.slots import EMPTY
+from strata.tiers.trades import Trades
 
 if TYPE_CHECKING:
     from strata.tiers.policies import Keys
@@ -108,7 +109,7 @@ class DecayedSwaps(ScoredPolicy):
         ]
 
 
-class AdaptiveAverage(ScoredPolicy):
+class AdaptiveAverage:
     """Averages of use with short and long memories; the mix that foresees best gives the worth.
 
     Each memory keeps x := x - (x >> shift) + uses for every expert and window; x >> shift is then a
@@ -116,29 +117,36 @@ class AdaptiveAverage(ScoredPolicy):
     its experts are among the best that the layer's share of the slots could hold; the answers are
     averaged over about 16 windows, and the highest wins.
 
-    Rows count when they are asked for. A miss is admitted where it is worth more, this use
-    included, than the one that would go.
+    When a window has ended, its misses are traded for experts that are worth less, this use
+    included, those trades first that gain most. A row of a prompt is learned like a window.
+
+    Args:
+        residency: of the cache; read only.
+        max_admissions: trades of a window for each layer that it asked, on average: where they gain
+            most, one layer may have several and another none. None for all; prompts have all.
     """
 
-    SHIFTS = (3, 4, 5, 7)
-    # Weights of the rates. The last one is for favourites that come back after a long while.
-    MIXES = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 4))
+    SHIFTS = (3, 4, 5, 8)
+    # Weights of the rates; the fourth is for favourites that come back after a long while.
+    MIXES = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 4), (0, 0, 0, 1))
     JUDGED_OVER = 4
-    # Rows of a prompt that fade the averages once, as many as a window can have.
-    PROMPT_ROWS = 8
-    _UNIT = 1 << 20
+    # Rows that fade the averages once, as many as a window can have: sums then fit 31 bits.
+    WINDOW_ROWS = 8
+    _UNIT = 1 << 19
 
     def __init__(self, residency: Residency, *, max_admissions: int | None = None) -> None:
-        super().__init__(residency, max_admissions=max_admissions)
-        shape = (len(self.SHIFTS), self.num_layers, self.num_experts)
-        self._averages = np.zeros(shape, np.int64)
-        self._shifts = np.array(self.SHIFTS, np.int64)[:, None]
-        self._mixes = np.array(self.MIXES, np.int64)
+        self._residency = residency
+        self._max_admissions = max_admissions
+        layout = residency.layout
+        shape = (len(self.SHIFTS), layout.num_layers, layout.num_experts)
+        self._averages = np.zeros(shape, np.int32)
+        self._shifts = np.array(self.SHIFTS, np.int32)[:, None, None]
         self._foreseen = np.zeros(len(self.MIXES), np.int64)
-        self._this_window = np.zeros(len(self.MIXES), np.int64)
         self._best = 0
-        self._layout, self._rooms = residency.layout, _rooms(residency.layout)
-        self._lower_first = np.arange(self.num_experts)[::-1]
+        self._layout, self._rooms = layout, _rooms(layout)
+        self._trades = Trades(residency)
+        self._asked: list[tuple[int, Keys]] = []
+        self._is_prompt = False
 
     @property
     def mix(self) -> tuple[int, ...]:
@@ -146,56 +154,75 @@ class AdaptiveAverage(ScoredPolicy):
         return self.MIXES[self._best]
 
     def ask(self, layer: int, rows: Keys, *, is_prompt: bool) -> list[Admission]:
-        """Judges the mixes by the rows, learns them, and trades; see ``Policy``."""
-        asked = distinct(rows)
-        keys = asked + layer * self.num_experts
-        misses = keys[self.residency.slot_of[keys] == EMPTY]
-        if not is_prompt:
-            self._judge(layer, asked)
-        self._learn(layer, rows)
-        if is_prompt:
-            return self.exchange(layer, misses)
-        return self.exchange(layer, misses, held=keys, most=self.max_admissions)
-
-    def settle(self, num_kept: int) -> list[Admission]:  # noqa: ARG002
-        """Chooses the mix for the next window."""
-        self._foreseen += (self._this_window << 16) - (self._foreseen >> self.JUDGED_OVER)
-        self._this_window[:] = 0
-        self._best = int(np.argmax(self._foreseen))
+        """Notes the rows; see ``Policy``. Whoever gains most is known when all layers have run."""
+        self._asked.append((layer, rows))
+        self._is_prompt = is_prompt
         return []
 
-    def worth(self, layer: int, keys: Keys) -> Keys:  # noqa: ARG002
+    def settle(self, num_kept: int) -> list[Admission]:  # noqa: ARG002
+        """Judges the mixes by what was asked for, learns it, and trades."""
+        if not self._asked:
+            return []
+        layers = np.array([layer for layer, _ in self._asked], np.int64)
+        rows = np.stack([rows for _, rows in self._asked])
+        self._asked.clear()
+        if not self._is_prompt:
+            self._judge(layers, rows)
+        self._learn(layers, rows, 1 if self._is_prompt else self.WINDOW_ROWS)
+        keys = np.unique(rows + (layers * self._averages.shape[2])[:, None, None])
+        misses = keys[self._residency.slot_of[keys] == EMPTY]
+        is_capped = self._max_admissions is not None and not self._is_prompt
+        most = len(layers) * (self._max_admissions or 0) if is_capped else None
+        return self._trades.best(misses, self._worth, most)
+
+    def heat(self) -> Keys:
+        """[L, E] the worth of every expert."""
+        return self._worth(np.arange(self._averages[0].size)).reshape(self._averages.shape[1:])
+
+    def _worth(self, keys: Keys) -> Keys:
         """The rates of the best mix."""
-        rates = self._averages.reshape(len(self.SHIFTS), -1)[:, keys] >> self._shifts
-        worth: Keys = (rates * self._mixes[self._best][:, None]).sum(axis=0)
+        worth = np.zeros(keys.shape, np.int64)
+        for averages, shift, weight in zip(self._averages, self.SHIFTS, self.mix, strict=True):
+            if weight:
+                worth += (averages.reshape(-1)[keys] >> shift) * weight
         return worth
 
-    def _learn(self, layer: int, rows: Keys) -> None:
-        """Fades the layer's averages and adds the rows, in groups of up to eight."""
-        averages = self._averages[:, layer]
-        for start in range(0, len(rows), self.PROMPT_ROWS):
-            group = rows[start : start + self.PROMPT_ROWS].reshape(-1)
+    def _learn(self, layers: Keys, rows: Keys, at_once: int) -> None:
+        """Fades the layers' averages and adds rows [N, T, K], so many at once."""
+        is_every = len(layers) == self._averages.shape[1]
+        averages = self._averages if is_every else self._averages[:, layers]
+        places = (layers if is_every else np.arange(len(layers)))[:, None]
+        for first in range(0, rows.shape[1], at_once):
             averages -= averages >> self._shifts
-            averages += np.bincount(group, minlength=self.num_experts) * self._UNIT
+            for row in range(first, min(first + at_once, rows.shape[1])):
+                averages[:, places, rows[:, row]] += self._UNIT
+        if not is_every:
+            self._averages[:, layers] = averages
 
-    def _judge(self, layer: int, asked: Keys) -> None:
-        """Adds, for each mix, how many of the window's experts it would have kept."""
-        if self._layout is not self.residency.layout:
-            self._layout = self.residency.layout
+    def _judge(self, layers: Keys, rows: Keys) -> None:
+        """Learns how many of the window's experts each mix would have kept, and takes the best."""
+        if self._layout is not self._residency.layout:
+            self._layout = self._residency.layout
             self._rooms = _rooms(self._layout)
-        room = self._rooms[layer]
-        if room >= self.num_experts:
-            self._this_window += len(asked)
-        elif room > 0:
-            worth = self._mixes @ (self._averages[:, layer] >> self._shifts)
-            # Of equals the lower expert is kept.
-            ranks = worth * self.num_experts + self._lower_first
-            least = np.partition(ranks, self.num_experts - room, axis=1)
-            is_kept = ranks[:, asked] >= least[:, self.num_experts - room, None]
-            self._this_window += is_kept.sum(axis=1)
+        num_experts = self._averages.shape[2]
+        rooms = np.minimum(self._rooms[layers], num_experts)
+        is_roomy = np.flatnonzero(rooms)
+        numbers = np.arange(len(is_roomy))
+        asked = np.zeros((len(is_roomy), num_experts), bool)
+        asked[numbers[:, None], rows.reshape(len(rows), -1)[is_roomy]] = True
+        rates = self._averages[:, layers[is_roomy]] >> self._shifts
+        for number, mix in enumerate(self.MIXES):
+            worth = sum(rate * weight for rate, weight in zip(rates, mix, strict=True) if weight)
+            least = np.sort(worth, axis=1)[numbers, num_experts - rooms[is_roomy]]
+            # Nobody would have kept what is worth nothing.
+            is_kept = asked & (worth >= np.maximum(least, 1)[:, None])
+            foreseen = int(np.count_nonzero(is_kept)) << 16
+            self._foreseen[number] += foreseen - (self._foreseen[number] >> self.JUDGED_OVER)
+        self._best = int(np.argmax(self._foreseen))
 
 
-def _rooms(layout: SlotLayout) -> list[int]:
+def _rooms(layout: SlotLayout) -> Keys:
     """[L] each layer's share of the slots of its pool."""
     sharing = np.bincount(layout.pool_of_layer, minlength=len(layout.pools))
-    return [len(layout.pools[pool]) // int(sharing[pool]) for pool in layout.pool_of_layer]
+    rooms = [len(layout.pools[pool]) // int(sharing[pool]) for pool in layout.pool_of_layer]
+    return np.array(rooms, np.int64)

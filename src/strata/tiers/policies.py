@@ -158,28 +158,18 @@ class ScoredPolicy(ABC):
         chosen: Keys = slots[best[order[best] != _LAST]]
         return chosen
 
-    def exchange(
-        self, layer: int, candidates: Keys, *, held: Keys | None = None, most: int | None = None
-    ) -> list[Admission]:
+    def exchange(self, layer: int, candidates: Keys) -> list[Admission]:
         """Admits the best candidates in place of those worth less, and nobody for nothing.
 
         Args:
             layer: the layer that runs.
             candidates: keys without a slot.
-            held: keys that must stay.
-            most: most admissions.
         """
         slots, order = self._priced(layer)
         if not len(candidates):
             return []
-        num_held = 0
-        if held is not None:
-            own = self.residency.slot_of[held]
-            places = np.searchsorted(slots, own[own != EMPTY])
-            order[places] = _LAST
-            num_held = len(places)
         worth = self.worth(layer, candidates)
-        best = np.lexsort((candidates, -worth))[: len(slots) - num_held][:most]
+        best = np.lexsort((candidates, -worth))[: len(slots)]
         # Prices differ from each other, so the choice does not hang on how they are sorted.
         num_wanted = len(best)
         if num_wanted < len(slots):

@@ -32,8 +32,7 @@ class HistoryModel:
     slots: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot -> (layer, expert)
     window: int = 0
     swaps: int = 0
-    foreseen: list[list[int]] = field(default_factory=list)  # by settled window, by mix
-    judged: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    foreseen: list[list[int]] = field(default_factory=list)  # by judged window, by mix
 
     def resident(self):
         return set(self.slots.values())
@@ -79,30 +78,34 @@ class HistoryModel:
                 value = value * 45875 // 65536
         return value
 
-    def rate(self, layer, expert, shift, up_to=None):
+    def rate(self, layer, expert, shift, end):
+        """Faded uses in windows before ``end``; each row of a prompt counts as one."""
         value = 0
-        for entry in self.asked_in(layer)[:up_to]:
-            for first in range(0, len(entry.rows), 8):
-                value -= value // 2**shift
-                value += 2**20 * sum(expert in row for row in entry.rows[first : first + 8])
+        for entry in self.asked_in(layer):
+            if entry.window < end:
+                size = 1 if entry.is_prompt else 8
+                for first in range(0, len(entry.rows), size):
+                    value -= value // 2**shift
+                    value += 2**19 * sum(expert in row for row in entry.rows[first : first + size])
         return value // 2**shift
 
-    def mixed(self, layer, expert, mix):
-        shifts, weights = (3, 4, 5, 7), ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 4))
+    def mixed(self, layer, expert, mix, end):
+        shifts = (3, 4, 5, 8)
+        weights = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 4), (0, 0, 0, 1))
         return sum(
-            weight * self.rate(layer, expert, shift)
+            weight * self.rate(layer, expert, shift, end)
             for weight, shift in zip(weights[mix], shifts, strict=True)
             if weight
         )
 
     def best_mix(self):
-        scores = [0, 0, 0, 0]
+        scores = [0] * 5
         for window in self.foreseen:
             scores = [s - s // 16 + 65536 * n for s, n in zip(scores, window, strict=True)]
         return scores.index(max(scores))
 
     def worth_ema(self, layer, expert, running):
-        return self.mixed(layer, expert, self.best_mix())
+        return self.mixed(layer, expert, self.best_mix(), self.window + 1)
 
     def recent_uses(self, pair):
         """The filter's counts: windows that asked, halved after every 64 settled windows."""
@@ -122,13 +125,12 @@ class HistoryModel:
         order = []
         for row in rows:
             order += [(layer, expert) for expert in row if (layer, expert) not in order]
-        if self.kind == "ema" and not is_prompt:
-            self.judge(layer, order)
         self.history.append(Asked(layer, rows, is_prompt, self.window))
         misses = [pair for pair in order if pair not in resident]
-        if is_prompt or self.kind == "ema":
-            held = [] if is_prompt else order
-            return self.trade(layer, misses, held, None if is_prompt else self.cap)
+        if self.kind == "ema":
+            return []
+        if is_prompt:
+            return self.trade(layer, misses)
         if self.kind == "swaps":
             return []
         victims = self.by_price(layer, order)
@@ -144,10 +146,9 @@ class HistoryModel:
         for entry in self.history:
             if entry.window == self.window:
                 entry.num_kept = num_kept
-        if self.kind == "ema":
-            self.foreseen.append(self.judged)
-            self.judged = [0, 0, 0, 0]
         done = []
+        if self.kind == "ema":
+            done = self.trade_all([e for e in self.history if e.window == self.window])
         if self.kind == "swaps" and self.window % 4 == 3:
             done = self.carry_out(self.wanted_swaps())
             self.swaps += 1
@@ -159,21 +160,43 @@ class HistoryModel:
         taken = [s for s in self.pools[layer] if s in self.slots and self.slots[s] not in held]
         return free + sorted(taken, key=lambda s: (self.worth(self.slots[s], layer), self.slots[s]))
 
-    def trade(self, layer, misses, held, most):
-        best = sorted(misses, key=lambda pair: (-self.worth(pair, layer), pair))[:most]
+    def trade(self, layer, misses):
+        best = sorted(misses, key=lambda pair: (-self.worth(pair, layer), pair))
         done = []
-        for pair, slot in zip(best, self.by_price(layer, held), strict=False):
+        for pair, slot in zip(best, self.by_price(layer, []), strict=False):
             old = self.slots.get(slot)
             if old is None or self.worth(pair, layer) > self.worth(old, layer):
                 done.append((pair, slot))
         return self.carry_out(done)
 
-    def judge(self, layer, order):
-        pool = self.pools[layer]
+    def trade_all(self, asked):
+        """The averages' trades of a window: of all layers those that gain most."""
+        is_prompt = asked[0].is_prompt
+        if not is_prompt:
+            self.foreseen.append([sum(self.kept(e, mix) for e in asked) for mix in range(5)])
+        misses = {(e.layer, ex) for e in asked for row in e.rows for ex in row} - self.resident()
+        gains = []
+        for pool in {tuple(self.pools[e.layer]) for e in asked}:
+            layers = [la for la, slots in enumerate(self.pools) if tuple(slots) == pool]
+            own = [pair for pair in misses if pair[0] in layers]
+            own.sort(key=lambda pair: (-self.worth(pair, 0), pair))
+            for pair, slot in zip(own, self.by_price(layers[0], []), strict=False):
+                old = self.slots.get(slot)
+                gain = self.worth(pair, 0) - (-1 if old is None else self.worth(old, 0))
+                gains.append((gain, pair, slot))
+        gains = sorted((g for g in gains if g[0] > 0), key=lambda g: (-g[0], g[1]))
+        most = None if is_prompt or self.cap is None else self.cap * len(asked)
+        return self.carry_out([(pair, slot) for _, pair, slot in gains[:most]])
+
+    def kept(self, entry, mix):
+        """How many of an entry's experts the mix puts before all but a share of the slots."""
+        pool = self.pools[entry.layer]
         room = len(pool) // sum(other == pool for other in self.pools)
-        for mix in range(4):
-            ranked = sorted(range(self.num_experts), key=lambda e: (-self.mixed(layer, e, mix), e))
-            self.judged[mix] += sum(expert in ranked[:room] for _, expert in order)
+        values = [self.mixed(entry.layer, ex, mix, self.window) for ex in range(self.num_experts)]
+        wanted = {expert for row in entry.rows for expert in row}
+        return sum(
+            values[ex] > 0 and sum(value > values[ex] for value in values) < room for ex in wanted
+        )
 
     def wanted_swaps(self):
         every = [(la, ex) for la in range(len(self.pools)) for ex in range(self.num_experts)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,8 +13,9 @@ from tests.unit.tiers.history_models import HistoryModel
 from strata.errors import SettingsError
 from strata.tiers.adaptive import ONE_USE, DecayedSwaps
 from strata.tiers.policy_table import POLICIES, PolicyOptions, make_policy
-from strata.tiers.replay import carry_out
+from strata.tiers.replay import carry_out, replay
 from strata.tiers.slots import Residency, layer_slots, ranked_slots, shared_slots
+from strata.tiers.synthetic import SyntheticText, synthetic_trace
 
 EXPERTS = 6
 
@@ -66,6 +69,8 @@ def test_decisions(name, run, cap):
                 assert cap is None or len(admitted) <= cap
             carry_out(residency, admitted)
         swaps = policy.settle(0 if is_prompt else num_kept)
+        if name == "ema" and not is_prompt:
+            assert cap is None or len(swaps) <= cap * len(by_layer)
         told = [(*divmod(a.key, EXPERTS), a.slot) for a in swaps]
         assert told == model.settle(0 if is_prompt else num_kept)
         carry_out(residency, swaps)
@@ -138,6 +143,45 @@ def test_rows_that_were_not_kept_do_not_count_for_swaps():
         policy.ask(0, np.array([[1], [2]]), is_prompt=False)
         last = policy.settle(1)
     assert last == [(1, 0)]
+
+
+def test_averages_learn_a_row_of_a_prompt_as_they_learn_a_window():
+    """Fading once in eight rows, they would remember the last 64 rows alike after a prompt."""
+    rows = np.random.default_rng(3).integers(0, EXPERTS, (20, 1))
+    policies = [make_policy("ema", Residency(layer_slots(1, EXPERTS, 2))) for _ in range(2)]
+    policies[0].ask(0, rows, is_prompt=True)
+    policies[0].settle(0)
+    for row in rows:
+        policies[1].ask(0, row[None], is_prompt=False)
+        policies[1].settle(1)
+    for policy in policies:
+        policy._best = 0  # which memory is read differs, for prompts judge none
+    np.testing.assert_array_equal(policies[0].heat(), policies[1].heat())
+
+
+@pytest.mark.parametrize("slots", [32, 64, 128])
+def test_averages_are_not_below_lru_after_a_prompt(slots):
+    """First 24 tokens after 64 rows of a prompt, as a card is taught; up to 5 points before."""
+    trace = synthetic_trace(SyntheticText(4, 256, 10, num_decoded=24, num_prompt=1024), seed=2)
+    last = trace.windows[1]
+    windows = (replace(last, ids=last.ids[:, -64:], num_kept=64), *trace.windows[2:])
+    trace = replace(trace, windows=windows)
+    rates = {}
+    for name in ("lru", "ema"):
+        outcome = replay(trace, layer_slots(4, 256, 4 * slots), name, options=PolicyOptions(1))
+        rates[name] = outcome.hit_rate(outcome.part(0))
+    assert rates["ema"] > rates["lru"]
+
+
+def test_trades_that_gain_most_share_the_cap_of_all_layers():
+    """Two trades for two layers; of three misses that gain the same, both are layer 0's."""
+    for cap, expected in ((1, [(2, 0), (3, 1)]), (2, [(2, 0), (3, 1), (6, 3)]), (0, [])):
+        residency = Residency(layer_slots(2, 4, 4))
+        residency.fill([0, 1, 4, 5])
+        policy = make_policy("ema", residency, PolicyOptions(cap))
+        assert policy.ask(0, np.array([[2, 3]]), is_prompt=False) == []
+        assert policy.ask(1, np.array([[0, 2]]), is_prompt=False) == []
+        assert policy.settle(1) == expected
 
 
 def test_unknown_policy_names_the_nearest():
