@@ -161,7 +161,7 @@ def record_session(
     if has_tiers:
         none = shared_slots(index.spec.num_layers, index.spec.num_experts, 0)
         tiers = {"host": AbsentHost(index), "slots": none,
-                 "cache_options": CacheOptions(staged_share=0.5)}  # fmt: skip
+                 "cache_options": CacheOptions(staged_share=0.5, keeps_staged=True)}  # fmt: skip
     model = GpuModel(index, index.spec, device, kv_format=kv_format, direct_io=False, **tiers)
     session = model.new_session(capacity)
     window, reader = session._runner._window, session._reader
@@ -170,9 +170,7 @@ def record_session(
             session._position = context
             window.launch(session._shape(num_rows, has_head=True))
             if model.experts is not None:
-                model.experts.set_share(0.0)
-                window.launch(session._shape(num_rows, has_head=True))
-                model.experts.set_share(0.5)
+                _launch_otherwise(model.experts, window, session._shape(num_rows, has_head=True))
         for length in prompts:
             position = start
             for num_rows, is_window in pieces_of(start, length, session._chunk):
@@ -185,6 +183,18 @@ def record_session(
                 position += num_rows
     model.close()
     return recorder
+
+
+def _launch_otherwise(cache, window, shape) -> None:
+    """The same where what a window copies does not stay, and where it copies nothing."""
+    for tier in cache.layers:
+        tier.keeps = False
+    window.launch(shape)
+    cache.set_share(0.0)
+    window.launch(shape)
+    cache.set_share(0.5)
+    for tier in cache.layers:
+        tier.keeps = True
 
 
 @dataclass

@@ -4,6 +4,7 @@
     python benchmarks/gpu/tiers_on_card.py equal [--geometry coder] [--mix iq3_s] [--layers 4]
     python benchmarks/gpu/tiers_on_card.py speed [--layers 48] [--vram 12288] [--shares 0,0.3]
         [--policies ema,lru] [--tokens 300] [--prompts 2048] [--with-resident] [--profile]
+        [--keep-staged]
     python benchmarks/gpu/tiers_on_card.py prompts [--prompts 16384] [--chunks 2048,4096,8192]
         [--lend] [--in-turn] [--profile]
 
@@ -13,6 +14,7 @@ layers whose experts are all on the card against the same with a quarter of the 
 router's choice, for a model without training routes evenly; slots are what ``--vram`` MiB leave.
 ``prompts``: tokens a second of prompts, by chunk; in memory lent by slots, or of their own beside
 as many slots as chunks of 2048 rows leave; ``--in-turn``: also with experts copied when due.
+``--keep-staged``: every share twice, without and with experts that stay where a window copied them.
 """
 
 from __future__ import annotations
@@ -162,42 +164,56 @@ def equal(args) -> None:
         del resident
         is_good = True
         num = index.spec.num_experts
-        for slots, share, policy in (
-            (num // 4, 0.0, "ema"),
-            (num // 4, 0.5, "lru"),
-            (1, 0.0, "lru"),
-            (1, 1.0, "swaps"),
-            (num, 0.5, "ema"),
+        for slots, share, policy, keeps in (
+            (num // 4, 0.0, "ema", False),
+            (num // 4, 0.5, "lru", False),
+            (num // 4, 0.5, "ema", True),
+            (1, 0.0, "lru", False),
+            (1, 1.0, "swaps", False),
+            (1, 1.0, "ema", True),
+            (num, 0.5, "ema", False),
         ):
-            model = tiered(index, slots, args, staged_share=share, policy=policy)
+            model = tiered(
+                index, slots, args, staged_share=share, policy=policy, keeps_staged=keeps
+            )
             found = logits_of(model)
             same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
             is_good &= all(same)
             served = model.experts.counts().sum(axis=0)
+            copied = model.tier_counts().total("copied")
+            bring_all(model.experts)
             print(
-                f"{slots:4} slots a layer, share {share}, {policy}: prompt and windows "
-                f"{'equal' if all(same) else same}; asked for {served[1]} entries",
+                f"{slots:4} slots a layer, share {share}, {policy}{', kept' if keeps else ''}: "
+                f"prompt and windows {'equal' if all(same) else same}; asked for {served[1]} "
+                f"entries, copied {copied}; all slots hold what they are meant to",
                 flush=True,
             )
             model.close()
         # Half of the slots, and prompts that borrow from them.
-        loans = LoanRules(args.chunk, 0)
-        model = tiered(index, 1, args, num_slots=2 * num, loans=loans, staged_share=0.5)
-        found = logits_of(model)
-        same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
-        cache = model.experts
-        while len(cache._table.wanting()) or cache._traffic.mover.is_busy:
-            cache.begin()
-            cache.work()
-            cache.end()
-        cache.verify(None)
-        is_good &= all(same)
-        print(f"{2 * num} slots that are lent: prompt and windows {'equal' if all(same) else same};"
-              " all slots hold what they are meant to", flush=True)  # fmt: skip
-        model.close()
+        for keeps in (False, True):
+            loans = LoanRules(args.chunk, 0)
+            model = tiered(index, 1, args, num_slots=2 * num, loans=loans, staged_share=0.5,
+                           keeps_staged=keeps)  # fmt: skip
+            found = logits_of(model)
+            same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
+            bring_all(model.experts)
+            is_good &= all(same)
+            print(f"{2 * num} slots that are lent{', kept' if keeps else ''}: prompt and windows "
+                  f"{'equal' if all(same) else same}; all slots hold what they are meant to",
+                  flush=True)  # fmt: skip
+            model.close()
         print("all bits equal" if is_good else "BITS DIFFER")
         if not is_good:
             raise SystemExit(1)
+
+
+def bring_all(cache) -> None:
+    """Until all are where they are meant to be; every byte of every slot is compared then."""
+    while len(cache._table.wanting()) or cache._traffic.mover.is_busy:
+        cache.begin()
+        cache.work()
+        cache.end()
+    cache.verify(None)
 
 
 class Routing:
@@ -231,6 +247,7 @@ def decode(session, tokens: int, routing: Routing | None, cache=None) -> tuple[f
     for number in range(tokens):
         if number == tokens // 2 and cache is not None:
             before, moved = cache.counts().sum(axis=0), cache.moved_bytes
+            counted = cache.tier_counts()
         token = rng.integers(0, vocab, 1).astype(np.int32)
         if routing is not None:
             routing.take(number)
@@ -243,6 +260,9 @@ def decode(session, tokens: int, routing: Routing | None, cache=None) -> tuple[f
         served = (cache.counts().sum(axis=0) - before) / (tokens - tokens // 2)
         told = dict(zip(SERVED, served.tolist(), strict=True))
         told["moved"] = (cache.moved_bytes - moved) / (tokens - tokens // 2)
+        since = cache.tier_counts() - counted
+        for name in ("hits", "copied"):
+            told[name] = since.total(name) / max(1, since.windows)
     return float(np.median(walls[tokens // 2 :]) * 1e3), told
 
 
@@ -361,32 +381,42 @@ def speed(args) -> None:
             del session, model
             torch.cuda.empty_cache()
         routing = Routing(spec, args.tokens)
-        model = tiered(index, num, args)
+        model = tiered(index, num, args, keeps_staged=args.keep_staged)
         compiling.wait()
+        keeper = model.experts._keeper
         for policy in args.policies.split(","):
             for share in shares_of(args):
-                options = PolicyOptions(max_admissions=args.admissions)
-                model.experts.change_policy(policy, options)
-                model.experts.set_share(share)
-                session = model.new_session(capacity)
-                ms, told = decode(session, args.tokens, routing, model.experts)
-                asked, staged = told["experts"], model.experts.staged_counts[1:11]
-                rate = told["bytes"] / max(1, told["nanoseconds"])
-                print(
-                    f"{policy}, share {share} {staged}: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s; "
-                    "a token: "
-                    f"{asked:.0f} of {spec.num_layers * spec.top_k} experts asked for in "
-                    f"{told['requests']:.0f} requests, {told['nanoseconds'] / 1e6:.2f} ms at "
-                    f"{rate:.1f} GB/s; moved {told['moved'] / 1e6:.1f} MB",
-                    flush=True,
-                )
-                if args.profile:
-                    show(session, model)
-                for length in lengths if share == 0 else []:
-                    print(f"  prompt of {length}: {read_prompt(session, length):.0f} tokens/s",
-                          flush=True)  # fmt: skip
-                del session
+                for keeps in (False, True) if args.keep_staged else (False,):
+                    # A session of its own for each, so that its graphs are captured anew.
+                    model.experts._keeper = keeper if keeps else None
+                    for tier in model.experts.layers:
+                        tier.keeps = keeps
+                    options = PolicyOptions(max_admissions=args.admissions)
+                    model.experts.change_policy(policy, options)
+                    model.experts.set_share(share)
+                    label = f"{policy}{', kept' if keeps else ''}, share {share}"
+                    timed(label, model, capacity, routing, args)
         model.close()
+
+
+def timed(label: str, model, capacity: int, routing: Routing, args) -> None:
+    """One line of ``speed``."""
+    spec, session = model.spec, model.new_session(capacity)
+    ms, told = decode(session, args.tokens, routing, model.experts)
+    staged = model.experts.staged_counts[1:11]
+    rate = told["bytes"] / max(1, told["nanoseconds"])
+    print(
+        f"{label} {staged}: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s; a token: "
+        f"{told['hits']:.0f} of {spec.num_layers * spec.top_k} experts in slots, "
+        f"{told['experts']:.0f} asked for in {told['requests']:.0f} requests, "
+        f"{told['nanoseconds'] / 1e6:.2f} ms at {rate:.1f} GB/s; {told['copied']:.0f} copied, "
+        f"moved {told['moved'] / 1e6:.1f} MB",
+        flush=True,
+    )
+    if args.profile:
+        show(session, model)
+    for length in numbers(args.prompts) if label.endswith("share 0.0") else []:
+        print(f"  prompt of {length}: {read_prompt(session, length):.0f} tokens/s", flush=True)
 
 
 def shares_of(args) -> list[float | None]:
@@ -421,6 +451,7 @@ def main() -> None:
     parser.add_argument("--in-turn", action="store_true", help="also without copying ahead")
     parser.add_argument("--streamed", type=int, default=NUM_STREAMED)
     parser.add_argument("--with-resident", action="store_true")
+    parser.add_argument("--keep-staged", action="store_true", help="speed: with and without")
     parser.add_argument("--profile", action="store_true")
     add_options(parser)
     args = parser.parse_args()

@@ -68,6 +68,7 @@ class LayerTier:
         reachable: [E], their addresses; 0 for those the card cannot read.
         factors: [E, 3] float32 on the card.
         has_staging: whether windows copy some of their misses.
+        keeps: whether what they copy stays, which ``hand_off.keeping`` must be there for.
         is_needed: whether an expert may be in no slot.
         notes: where prompts leave what they asked for, or None.
         ahead: brings experts to long chunks of prompts, or None.
@@ -103,13 +104,13 @@ class LayerTier:
             hand_off.sources, hand_off.factors, blobs.data_ptr() + places * size,
             staging.factors.data_ptr() + places * 12,
         )  # fmt: skip
-        # Of windows: where jobs go to slots that stay, their products read them there.
-        self._of_windows, self._window_jobs = self.staged, self._jobs
-        self._keeps = hand_off.keeping is not None
+        # Where jobs go to slots that stay, products read them there.
+        self._in_slots, self._slot_jobs = self.staged, self._jobs
+        self.keeps = hand_off.keeping is not None
         if hand_off.keeping is not None:
             kept = hand_off.keeping
-            self._of_windows = ExpertSlots(slots.layout, slots.blobs, slots.scales, stage_of)
-            self._window_jobs = Jobs(
+            self._in_slots = ExpertSlots(slots.layout, slots.blobs, slots.scales, stage_of)
+            self._slot_jobs = Jobs(
                 hand_off.sources, hand_off.factors, kept.blobs, kept.slot_factors
             )
         self._everywhere = torch.zeros_like(slots.slot_of)
@@ -129,18 +130,18 @@ class LayerTier:
         post(
             self._hand_off, self._number, ids, self.slots.slot_of, self._reachable,
             self.staged.slot_of, self.factors, codes, has_staging=self.has_staging,
-            slots=self.slots if self._keeps else None,
+            slots=self.slots if self.keeps else None,
         )  # fmt: skip
 
     def finish(self, ids: Tensor, codes: Codes, rows: ExpertRows, bad: Tensor) -> None:
         """Outputs of the entries that are in no slot; the others' have been launched before."""
-        staged = self._of_windows
+        staged = self._in_slots if self.keeps else self.staged
         if self.has_staging:
-            self._fetch(self._window_jobs)
+            self._fetch(self._slot_jobs if self.keeps else self._jobs)
             experts.gate_up(staged, codes, ids, rows)
             experts.gate(staged, ids, rows, bad)
             experts.down(staged, ids, rows)
-        has_kept = self.has_staging and self._keeps
+        has_kept = self.has_staging and self.keeps
         wait(self._hand_off, rows.y, ids.numel(), bad, layer=self._number, has_kept=has_kept)
 
     def note(self, ids: Tensor, counts: Tensor) -> None:

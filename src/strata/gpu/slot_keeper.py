@@ -84,7 +84,7 @@ class SlotKeeper:
         keys = residency.key_in
         worth = np.where(keys == EMPTY, np.iinfo(np.int64).min, heat.reshape(-1)[keys])
         order = np.lexsort((worth, ~self._table.at_rest(), self._pool_of_slot))
-        self._wished = np.where(self._ranks == EMPTY, EMPTY, order[self._ranks])
+        self._wished = np.append(order, EMPTY)[self._ranks]  # -1 of the ranks is the last one
         self._next_worth = heat
 
     def name(self) -> None:
@@ -92,13 +92,12 @@ class SlotKeeper:
         slots = self._wished
         if self._residency.layout is not self._layout:
             slots = np.full(self._shape, EMPTY, np.int64)  # some may be closed
-        is_there = slots != EMPTY
         # What was taken, or is meant for somebody else, since they were chosen stays.
-        is_there &= self._table.at_rest()[slots]
+        is_there = np.append(self._table.at_rest(), np.False_)[slots]
         self._named = slots
         firsts = self._table.first_slots[:, None]
         self._places[:] = np.where(is_there, slots - firsts, EMPTY)
-        self._holders[:] = np.where(is_there, self._table.held[slots], EMPTY)
+        self._holders[:] = np.where(is_there, np.append(self._table.held, EMPTY)[slots], EMPTY)
         if self._next_worth is not None:
             above = self._next_worth - self._next_worth.min()
             above >>= max(0, int(above.max()).bit_length() - _MAX_WORTH.bit_length())

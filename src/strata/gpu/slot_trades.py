@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from strata.tiers.policy_table import make_policy
 from strata.tiers.replay import carry_out
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from strata.gpu.slot_table import SlotTable
-    from strata.tiers.policies import Policy
+    from strata.tiers.policies import Admission, Policy
     from strata.tiers.policy_table import PolicyOptions
     from strata.tiers.slots import Residency
 
@@ -69,13 +70,13 @@ class SlotTrades:
             num_left: [L] experts it has left in slots itself: of these layers a policy learns only.
         """
         is_open, policy = self._is_open, self._policy
+        is_done = np.zeros(len(ids), bool) if num_left is None else num_left > 0
         for layer, is_no_matter in enumerate(is_whole):
             if not is_no_matter:
                 asked = policy.ask(layer, ids[layer], is_prompt=False)
-                is_done = num_left is not None and num_left[layer] > 0
-                carry_out(self._residency, asked if is_open and not is_done else ())
+                self._carry_out(asked if is_open else (), is_done)
         settled = policy.settle(num_kept)
-        carry_out(self._residency, settled if is_open else ())
+        self._carry_out(settled if is_open else (), is_done)
 
     def of_prompt(self, ids: Ints, is_whole: Sequence[bool]) -> None:
         """A prompt has been read: the best of what it asked for is left in the slots.
@@ -91,6 +92,13 @@ class SlotTrades:
                 carry_out(self._residency, asked if is_open else ())
         settled = policy.settle(0)
         carry_out(self._residency, settled if is_open else ())
+
+    def _carry_out(self, admissions: Iterable[Admission], is_done: NDArray[np.bool_]) -> None:
+        """Those of layers that have not done for themselves."""
+        num_experts = self._residency.layout.num_experts
+        carry_out(
+            self._residency, (one for one in admissions if not is_done[one.key // num_experts])
+        )
 
     @property
     def _is_open(self) -> bool:

@@ -93,9 +93,9 @@ class Window(Launches):
         self._reads_after: list[HcWeights | None] = [*following, weights.final]
 
     @property
-    def variant(self) -> tuple[tuple[bool, bool], ...]:
+    def variant(self) -> tuple[tuple[bool, ...], ...]:
         """What decides, beside its shape, which launches a window has."""
-        return tuple((tier.is_needed, tier.has_staging) for tier in self._tiers)
+        return tuple((tier.is_needed, tier.has_staging, tier.keeps) for tier in self._tiers)
 
     def launch(self, shape: WindowShape) -> None:
         """Every launch of a window; inputs must be on the card."""

@@ -226,3 +226,12 @@ def test_slots_that_closed_since_are_not_named() -> None:
     card.keeper.choose(np.zeros((LAYERS, EXPERTS), np.int64))
     card.keeper.name()
     assert set(card.keeper.keeping.places[card.keeper.keeping.places >= 0].tolist()) == {0, 1, 2}
+
+
+def test_without_slots_none_is_named() -> None:
+    card = Card(shared_slots(LAYERS, EXPERTS, 0), "cpu")
+    card.keeper.choose(np.ones((LAYERS, EXPERTS), np.int64))
+    card.keeper.name()
+    assert (card.keeper.keeping.places < 0).all()
+    card.keeper.learn()
+    assert not card.keeper.num_kept.any()
