@@ -12,6 +12,21 @@ if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # noqa: TID251 - a test process, not the package
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--long", action="store_true", help="also what takes minutes in Triton's interpreter"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--long") or Path("/dev/nvidiactl").exists():
+        return
+    reason = "takes minutes in Triton's interpreter; runs on a card, or with --long"
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_works():
     """A shell's background job begins with Ctrl-C ignored, and so would every process it starts."""

@@ -122,7 +122,7 @@ NONE = np.empty(0, np.int64)
 
 @pytest.mark.parametrize(
     ("keys", "num_places", "is_packed"),
-    [(NONE, 1, True), pytest.param(NONE, 8, False, marks=pytest.mark.slow)],
+    [(NONE, 1, True), pytest.param(NONE, 8, False, marks=pytest.mark.long)],
 )
 def test_experts_on_a_disk_have_the_bits_of_all_resident(
     resident, tokens, made: Made, keys, num_places: int, *, is_packed: bool
@@ -141,7 +141,7 @@ def test_experts_on_a_disk_have_the_bits_of_all_resident(
         assert after.file_reads - before.file_reads <= LAYERS * (EXPERTS - 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_complement_in_memory_reads_no_file(resident, tokens, made: Made) -> None:
     blob_bytes = [4096] * LAYERS
     plan = resident_plan([first_filling()], [0], blob_bytes, 1 << 40)
@@ -186,7 +186,7 @@ def test_a_disk_error_ends_the_request_and_the_next_is_right(resident, tokens, m
     assert same_bits(np.concatenate([first, rest]), resident)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_store_that_was_cut_off_is_told_likewise(resident, tokens, made: Made, path) -> None:
     model, host = made.model(keys=NONE, num_places=2)
     session = model.new_session(16)
@@ -202,7 +202,7 @@ def test_a_store_that_was_cut_off_is_told_likewise(resident, tokens, made: Made,
     assert same_bits(np.concatenate([first, rest]), resident)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_a_prompt_is_streamed_from_the_disk(path: Path, made: Made, *, is_packed: bool) -> None:
     prompt = np.random.default_rng(4).integers(0, VOCAB_SIZE, 66).astype(np.int32)

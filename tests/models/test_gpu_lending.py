@@ -235,7 +235,7 @@ def test_one_prompt_borrows_at_a_time_and_slots_stay_open_for_it(lending: Tiered
     assert lending.model.lender.num_loans == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_prompt_in_lent_memory_and_an_interrupt(lending: Tiered, prompt_logits) -> None:
     model = lending.model
     session, other = model.new_session(80), model.new_session(80)

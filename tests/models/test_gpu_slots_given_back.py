@@ -121,7 +121,7 @@ def test_windows_have_the_same_bits_whatever_is_open(
     assert model.places().card == LAYERS * EXPERTS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)  # two prompts, in the interpreter
 def test_a_prompt_that_comes_while_slots_go_has_the_same_bits(
     path: Path, one: Tiered, monkeypatch
