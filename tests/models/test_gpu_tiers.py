@@ -121,13 +121,13 @@ def per_layer(num: int):
 @pytest.mark.parametrize(
     ("slots", "share"),
     [
-        pytest.param(shared_slots(LAYERS, EXPERTS, 0), 0.0, marks=pytest.mark.slow),
-        pytest.param(shared_slots(LAYERS, EXPERTS, 0), 1.0, marks=pytest.mark.slow),
-        pytest.param(per_layer(1), 0.0, marks=pytest.mark.slow),
+        pytest.param(shared_slots(LAYERS, EXPERTS, 0), 0.0, marks=pytest.mark.long),
+        pytest.param(shared_slots(LAYERS, EXPERTS, 0), 1.0, marks=pytest.mark.long),
+        pytest.param(per_layer(1), 0.0, marks=pytest.mark.long),
         (per_layer(1), 0.5),
-        pytest.param(per_layer(2), 0.5, marks=pytest.mark.slow),
-        pytest.param(shared_slots(LAYERS, EXPERTS, 5), 0.5, marks=pytest.mark.slow),
-        pytest.param(per_layer(4), 0.5, marks=pytest.mark.slow),
+        pytest.param(per_layer(2), 0.5, marks=pytest.mark.long),
+        pytest.param(shared_slots(LAYERS, EXPERTS, 5), 0.5, marks=pytest.mark.long),
+        pytest.param(per_layer(4), 0.5, marks=pytest.mark.long),
     ],
 )
 def test_decoding_has_the_bits_of_all_resident(
@@ -182,7 +182,7 @@ def resident_elsewhere(path: Path, tokens: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     "slots",
-    [per_layer(2), pytest.param(shared_slots(LAYERS, EXPERTS, 5), marks=pytest.mark.slow)],
+    [per_layer(2), pytest.param(shared_slots(LAYERS, EXPERTS, 5), marks=pytest.mark.long)],
 )
 def test_what_windows_copy_stays_even_if_nobody_wants_them(
     path: Path, resident_elsewhere, tokens, made: list[Tiered], slots
@@ -241,7 +241,7 @@ def test_a_dead_server_ends_the_request_and_the_next_is_right(
     assert same_bits(np.concatenate([first, rest]), resident)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("slots", "lock_bytes", "num_streamed"),
     [
@@ -261,7 +261,7 @@ def test_a_prompt_has_the_bits_of_all_resident(
     assert same_bits(one.model.new_session(80).prefill(prompt()), prompt_logits)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_change_no_bit(
     path: Path, more_resident, more_tokens, made: list[Tiered], policy: str
