@@ -65,8 +65,8 @@ class SlotKeeper:
         self._layout: SlotLayout | None = None
         self._ranks = np.full(self._shape, EMPTY, np.int64)
         self._pool_of_slot: Ints = np.empty(0, np.int64)
-        self._wished = self._named = self._ranks
-        self._next_worth: Ints | None = None
+        self._wished = self._wished_holders = self._named = self._ranks
+        self._next_worth: NDArray[np.int32] | None = None
 
     def choose(self, heat: Ints) -> None:
         """Who is to go in the next window; nothing of it is launched, so a window may be running.
@@ -85,23 +85,27 @@ class SlotKeeper:
         worth = np.where(keys == EMPTY, np.iinfo(np.int64).min, heat.reshape(-1)[keys])
         order = np.lexsort((worth, ~self._table.at_rest(), self._pool_of_slot))
         self._wished = np.append(order, EMPTY)[self._ranks]  # -1 of the ranks is the last one
-        self._next_worth = heat
+        self._wished_holders = np.append(self._table.held, EMPTY)[self._wished]
+        above = heat - heat.min()
+        above >>= max(0, int(above.max()).bit_length() - _MAX_WORTH.bit_length())
+        self._next_worth = above.astype(np.int32)
 
     def name(self) -> None:
         """Tells the card who is to go in the window that is launched next."""
         slots = self._wished
         if self._residency.layout is not self._layout:
             slots = np.full(self._shape, EMPTY, np.int64)  # some may be closed
-        # What was taken, or is meant for somebody else, since they were chosen stays.
+        holders = np.append(self._table.held, EMPTY)[slots]
+        # What was taken since they were chosen, or is meant for somebody else, stays: who has just
+        # come is worth more than is known yet.
         is_there = np.append(self._table.at_rest(), np.False_)[slots]
+        is_there &= holders == self._wished_holders
         self._named = slots
         firsts = self._table.first_slots[:, None]
         self._places[:] = np.where(is_there, slots - firsts, EMPTY)
-        self._holders[:] = np.where(is_there, np.append(self._table.held, EMPTY)[slots], EMPTY)
+        self._holders[:] = np.where(is_there, holders, EMPTY)
         if self._next_worth is not None:
-            above = self._next_worth - self._next_worth.min()
-            above >>= max(0, int(above.max()).bit_length() - _MAX_WORTH.bit_length())
-            self._worth[:] = above
+            self._worth[:] = self._next_worth
             self._next_worth = None
         self._on_card.copy_(self._on_host, non_blocking=True)
 

@@ -137,8 +137,16 @@ def test_what_a_layer_keeps_is_what_the_rule_says(
         assert card.stage_of.tolist() == stage_of.tolist()
         assert np.array_equal(card.table.on_card.cpu().numpy(), state["table"])
         assert np.array_equal(keeping.places.cpu().numpy(), state["places"])
+    keys = card.keeper._kept.numpy()
+    keys = keys[keys >= 0]
     card.keeper.learn()
-    assert card.keeper.num_kept.sum() == num_kept > 0
+    assert card.keeper.num_kept.sum() == num_kept == len(keys) > 0
+    # Who has just come is not the next to go: what it is worth is not known yet.
+    written = {int(slot) for slot in card.residency.slot_of[keys]}
+    card.keeper.name()
+    first = card.table.first_slots[:, None]
+    named = keeping.places.cpu().numpy() + first
+    assert not written & set(named[keeping.places.cpu().numpy() >= 0].tolist())
     before = card.table.on_card.clone()
     card.table.on_card.fill_(-7)
     card.table.send()
