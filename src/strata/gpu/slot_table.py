@@ -68,7 +68,8 @@ class SlotTable:
     def at_rest(self) -> NDArray[np.bool_]:
         """[C] slots that nobody is meant to come to, and whose memory is not lent."""
         meant = self._residency.key_in
-        return ((meant == EMPTY) | (meant == self._held)) & ~self._is_lent
+        found: NDArray[np.bool_] = ((meant == EMPTY) | (meant == self._held)) & ~self._is_lent
+        return found
 
     def lend(self, slots: NDArray[np.int64]) -> None:
         """The memory of these slots is used for something else from now on; they hold nobody."""
