@@ -194,6 +194,7 @@ def test_what_windows_copy_stays_even_if_nobody_wants_them(
     filled, num_new = cache.moved_bytes, 0
     for number in (0, NUM_TOKENS, 1, 2, 3):
         feed.number = number
+        cache._choose_victims()  # all may go again, those who have just come as well
         before = set(cache.residency.resident_keys.tolist())
         if number == NUM_TOKENS:
             session.decode(tokens[2:])  # two rows that nobody keeps
@@ -224,6 +225,21 @@ def test_what_windows_copy_stays_even_if_nobody_wants_them(
         # Nobody else brought anything.
         assert cache.moved_bytes == filled
         assert counts.total("copied") + counts.total("hits") == counts.total("lookups")
+
+
+@pytest.mark.long
+def test_a_prompt_misses_none_of_those_that_a_window_has_replaced(
+    path: Path, prompt_logits, made: list[Tiered]
+) -> None:
+    one = tiered(path, per_layer(2), staged_share=1.0, keeps_staged=True, num_streamed=2)
+    made.append(one)
+    cache, session = one.model.experts, one.model.new_session(80)
+    one.model.force_routing(Routes())  # of the other session's window alone
+    known = cache._table.on_host.copy()
+    one.model.new_session(16).decode(prompt()[:1])  # nobody keeps it
+    assert not np.array_equal(cache._table.on_card.cpu().numpy(), known)
+    assert np.array_equal(cache._table.on_host, known)
+    assert same_bits(session.prefill(prompt()), prompt_logits)
 
 
 def test_a_dead_server_ends_the_request_and_the_next_is_right(

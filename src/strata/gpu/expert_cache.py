@@ -165,6 +165,8 @@ class ExpertCache:
         if self._request[3]:
             # Of a window that nobody waited for any more, so nobody was told.
             self.check(is_awaited=False)
+        if self._keeper is not None:
+            self._keeper.learn()  # of windows that were launched to be measured
         self._meter.begins(time.perf_counter(), follows=not self._notes.has_any)
         if self._notes.has_any:
             self._learn_prompt()
