@@ -58,7 +58,9 @@ def command(
         bool, typer.Option("--shared", help="Let all layers share the slots.")
     ] = False,
     max_admissions: Annotated[
-        int | None, typer.Option(min=0, help="Most experts a window fetches for a layer.")
+        int | None, typer.Option(
+            min=0, help="Most experts a window fetches for a layer; ema: on average of its layers."
+        )
     ] = None,
     adapt_every: Annotated[int, typer.Option(min=1, help="swaps: windows between them.")] = 4,
     adapt_swaps: Annotated[int, typer.Option(min=0, help="swaps: most at a time.")] = 96,

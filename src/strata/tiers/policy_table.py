@@ -22,7 +22,8 @@ class PolicyOptions:
     """What can be set of a policy; the rest is fixed.
 
     Attributes:
-        max_admissions: most misses of a layer admitted by one window; None for all.
+        max_admissions: most misses of a layer admitted by one window, for averages the mean over
+            its layers; None for all.
         swap_every: windows between swaps.
         swap_most: swaps at a time.
     """
