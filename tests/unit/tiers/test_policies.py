@@ -184,6 +184,25 @@ def test_trades_that_gain_most_share_the_cap_of_all_layers():
         assert policy.settle(1) == expected
 
 
+def test_a_free_slot_goes_before_residents_worth_nothing():
+    residency = Residency(layer_slots(1, 4, 2))
+    residency.fill([0])
+    policy = make_policy("ema", residency)
+    policy.ask(0, np.array([[2]]), is_prompt=False)
+    assert policy.settle(1) == [(2, 1)]
+
+
+def test_what_is_worth_nothing_was_foreseen_by_nobody():
+    """Every memory is empty before the first window, and one of them knows it in the second."""
+    policy = make_policy("ema", Residency(layer_slots(1, 4, 3)))
+    policy.ask(0, np.array([[0, 1]]), is_prompt=False)
+    policy.settle(1)
+    assert not policy._foreseen.any()
+    policy.ask(0, np.array([[0, 1]]), is_prompt=False)
+    policy.settle(1)
+    assert (policy._foreseen == 2 << 16).all()
+
+
 def test_unknown_policy_names_the_nearest():
     with pytest.raises(SettingsError, match="--policy lru"):
         make_policy("lri", Residency(layer_slots(1, 3, 1)))
