@@ -193,7 +193,7 @@ def test_a_free_slot_goes_before_residents_worth_nothing():
 
 
 def test_what_is_worth_nothing_was_foreseen_by_nobody():
-    """Every memory is empty before the first window, and one of them knows it in the second."""
+    """Every memory is empty before the first window, and each knows both experts by the second."""
     policy = make_policy("ema", Residency(layer_slots(1, 4, 3)))
     policy.ask(0, np.array([[0, 1]]), is_prompt=False)
     policy.settle(1)
