@@ -19,7 +19,7 @@ from tests.models.test_gpu_session import formats_of, smallest_model  # noqa: E4
 from tests.models.test_gpu_tiers import EXPERTS, LAYERS, per_layer, tiered  # noqa: E402
 
 from strata.errors import DeviceError, SettingsError  # noqa: E402
-from strata.gpu import expert_cache, expert_mover  # noqa: E402
+from strata.gpu import expert_cache, expert_mover, slot_trades  # noqa: E402
 from strata.gpu.slot_check import rows_in_slot, rows_on_host  # noqa: E402
 from strata.tiers.policy_table import POLICIES  # noqa: E402
 from strata.tiers.slots import shared_slots  # noqa: E402
@@ -117,9 +117,10 @@ def test_a_move_that_broke_off_is_begun_again(
 
 def test_an_interrupt_once_residents_have_changed_costs_no_truth(make, monkeypatch) -> None:
     cache = make(per_layer(3), policy="lru")
-    real = expert_cache.carry_out
+    real = slot_trades.carry_out
 
     def interrupted(residency, admissions) -> None:
+        admissions = list(admissions)
         real(residency, admissions)
         if admissions:
             raise KeyboardInterrupt
@@ -127,7 +128,7 @@ def test_an_interrupt_once_residents_have_changed_costs_no_truth(make, monkeypat
     for seed in range(6):
         windows(cache, 3, seed)
         with monkeypatch.context() as patch:
-            patch.setattr(expert_cache, "carry_out", interrupted)
+            patch.setattr(slot_trades, "carry_out", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 windows(cache, 12, seed + 10)
         windows(cache, 3, seed + 20)
