@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.server.conftest import Served
+from tests.server.conftest import SOURCE, Served
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "build" / "clients"
@@ -21,7 +21,7 @@ class StandIn(Served):
     PROGRAM = ("tests.agents.stand_in",)
 
     def __init__(self, script: Path) -> None:
-        super().__init__(script, PYTHONPATH=os.pathsep.join((str(ROOT / "src"), str(ROOT))))
+        super().__init__(script, PYTHONPATH=os.pathsep.join((SOURCE, str(ROOT))))
 
 
 def client(name: str) -> str:
