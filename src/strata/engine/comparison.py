@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Enough to tell which of two settings is faster; a slow rival takes minutes for a whole round.
 SHORT_PROMPT = 128
 SHORT_DECODE = 16
+_ROUNDS_OF_A_TRIAL = 2
 # Some builds compute wrong results from 32 rows on; this prompt shows it.
 CHECK_PROMPT = 64
 
@@ -102,66 +103,33 @@ def compare(
         builds: of the rival, at least one.
         prompt: token ids.
         on_progress: called with (rounds done, rounds in all), warm-up included.
+
+    Raises:
+        DeviceError: a card is asked for and no build can use one; a process died.
     """
-    num_steps = 2 * num_rounds + 2 + 4 * len(builds)
-    done = 0
-
-    def one_round(worker: Worker, *, is_short: bool = False) -> tuple[Measurement, int]:
-        nonlocal done
-        if is_short:
-            tokens, decode = prompt[:SHORT_PROMPT], min(num_decode, SHORT_DECODE)
-            result = worker.measure(tokens, decode)
-        else:
-            result = worker.measure(prompt, num_decode)
-        done += 1
-        if on_progress is not None:
-            on_progress(done, num_steps)
-        return result
-
-    context_len = len(prompt) + num_decode + 8
-    our_settings: dict[str, Any] = {
-        name: value for name, value in asdict(settings).items() if value is not None
-    }
-    our_settings |= {"model": str(path), "threads": threads, "context_len": context_len}
-
-    def open_rival(build: RivalBuild, has_flash: bool) -> Worker:  # noqa: FBT001
-        return Worker(
-            LLAMA_CPP,
-            python=build.python,
-            library=build.library,
-            model=str(path),
-            vocab_size=vocab_size,
-            threads=threads,
-            context_len=context_len,
-            has_flash_attention=has_flash,
-            kv_format=settings.kv_format,
-            gpu_layers=ALL_LAYERS if is_card else 0,
-            step_tokens=CARD_STEP_TOKENS if is_card else STEP_TOKENS,
-        )
-
     is_card = settings.device == "cuda"
     if is_card:
-        builds = [build for build in builds if build.library == LLAMA_CPP_PYTHON]
-        if not builds:
-            raise DeviceError(
-                "no llama.cpp here can use a card.\n"
-                "  Try: --rival-python, a Python whose llama-cpp-python is built with CUDA."
-            )
-    seconds: dict[tuple[RivalBuild, bool], float] = {}
-    for choice in ((build, has_flash) for build in builds for has_flash in (False, True)):
-        with open_rival(*choice) as candidate:
-            # The first round pays for page faults.
-            one_round(candidate, is_short=True)
-            warm, _peak = one_round(candidate, is_short=True)
-            seconds[choice] = warm.prompt_s + warm.decode_s
-    best = min(seconds, key=lambda choice: seconds[choice])
-    with open_rival(*best) as rival, Worker(STRATA, settings=our_settings) as own:
-        one_round(rival)
-        one_round(own)
+        builds = _card_builds(builds)
+    context_len = len(prompt) + num_decode + 8
+    setup: dict[str, Any] = {
+        "model": str(path), "vocab_size": vocab_size, "threads": threads,
+        "context_len": context_len, "kv_format": settings.kv_format,
+        "gpu_layers": ALL_LAYERS if is_card else 0,
+        "step_tokens": CARD_STEP_TOKENS if is_card else STEP_TOKENS,
+    }  # fmt: skip
+    choices = [_Choice(build, has_flash) for build in builds for has_flash in (False, True)]
+    num_steps = 2 * num_rounds + 2 + _ROUNDS_OF_A_TRIAL * len(choices)
+    rounds = _Rounds(prompt, num_decode, num_steps, on_progress)
+    best = min(choices, key=lambda choice: _trial_s(choice, setup, rounds))
+    own_settings = {name: value for name, value in asdict(settings).items() if value is not None}
+    own_settings |= {"model": str(path), "threads": threads, "context_len": context_len}
+    with best.open(setup) as rival, Worker(STRATA, settings=own_settings) as own:
+        rounds.whole(rival)
+        rounds.whole(own)
         ours, theirs = [], []
         for _ in range(num_rounds):
-            ours.append(one_round(own))
-            theirs.append(one_round(rival))
+            ours.append(rounds.whole(own))
+            theirs.append(rounds.whole(rival))
         kl = _divergence(rival, own, prompt[:CHECK_PROMPT])
     return Comparison(
         ours=[item for item, _peak in ours],
@@ -169,9 +137,73 @@ def compare(
         our_peak_bytes=ours[-1][1],
         rival_peak_bytes=theirs[-1][1],
         rival_build=rival.description,
-        has_flash_attention=best[1],
+        has_flash_attention=best.has_flash_attention,
         kl=kl,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A build of the rival, with or without flash attention."""
+
+    build: RivalBuild
+    has_flash_attention: bool
+
+    def open(self, setup: dict[str, Any]) -> Worker:
+        return Worker(
+            LLAMA_CPP,
+            python=self.build.python,
+            library=self.build.library,
+            has_flash_attention=self.has_flash_attention,
+            **setup,
+        )
+
+
+class _Rounds:
+    """Rounds of either engine, and how many are done."""
+
+    def __init__(
+        self, prompt: list[int], num_decode: int, num_steps: int, on_progress: OnProgress | None
+    ) -> None:
+        self._prompt, self._num_decode, self._num_steps = prompt, num_decode, num_steps
+        self._on_progress, self._done = on_progress, 0
+
+    def whole(self, worker: Worker) -> tuple[Measurement, int]:
+        """One round, and the most memory the process has held."""
+        return self._measured(worker, self._prompt, self._num_decode)
+
+    def short(self, worker: Worker) -> Measurement:
+        """One that is enough to tell builds apart."""
+        num_decode = min(self._num_decode, SHORT_DECODE)
+        return self._measured(worker, self._prompt[:SHORT_PROMPT], num_decode)[0]
+
+    def _measured(
+        self, worker: Worker, prompt: list[int], num_decode: int
+    ) -> tuple[Measurement, int]:
+        result = worker.measure(prompt, num_decode)
+        self._done += 1
+        if self._on_progress is not None:
+            self._on_progress(self._done, self._num_steps)
+        return result
+
+
+def _card_builds(builds: Sequence[RivalBuild]) -> list[RivalBuild]:
+    """Those that can use a card."""
+    found = [build for build in builds if build.library == LLAMA_CPP_PYTHON]
+    if not found:
+        raise DeviceError(
+            "no llama.cpp here can use a card.\n"
+            "  Try: --rival-python, a Python whose llama-cpp-python is built with CUDA."
+        )
+    return found
+
+
+def _trial_s(choice: _Choice, setup: dict[str, Any], rounds: _Rounds) -> float:
+    """Seconds of a short round; one before it pays for page faults."""
+    with choice.open(setup) as candidate:
+        rounds.short(candidate)
+        warm = rounds.short(candidate)
+    return warm.prompt_s + warm.decode_s
 
 
 def _divergence(rival: Worker, own: Worker, prompt: list[int]) -> float | None:
