@@ -12,10 +12,13 @@ from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.cli.spoken import Spoken
 from strata.cli.stats import stats_of
 from strata.engine.engine import Engine
+from strata.engine.generation import Generation
 from strata.engine.request import Completion, Timings, TokenEvent
 from strata.engine.sampler import SamplingParams
+from strata.engine.session import OnProgress
 from strata.errors import EngineStopped, RequestError
 from strata.settings import Settings
+from strata.text.form import Form
 from strata.text.thoughts import THINK_END
 
 Thinking = Annotated[
@@ -76,17 +79,10 @@ def command(
             is_chat = not raw and engine.has_chat_template
             if not raw and not is_chat:
                 say("note: this model has no chat template; the text is continued as it stands.")
+            if is_chat and form is not None and engine.has_thinking:
+                thinking = bool(thinking)  # the form has to know where it begins
             if is_chat:
-                if form is not None and engine.has_thinking:
-                    thinking = bool(thinking)  # the form has to know where it begins
-                generation = engine.chat(
-                    [{"role": "user", "content": text}],
-                    sampling,
-                    form=form,
-                    form_after=THINK_END if form is not None and thinking else "",
-                    on_progress=reading,
-                    **thinking_values(engine, thinking),
-                )
+                generation = _asked(engine, text, sampling, form, thinking, reading)
             else:
                 generation = engine.generate(text, sampling, form=form, on_progress=reading)
             answer = Answer(generation)
@@ -110,6 +106,25 @@ def command(
         say(describe(completion.timings))
     for part in told:
         Console(stderr=True, highlight=False, soft_wrap=True).print(part)
+
+
+def _asked(
+    engine: Engine,
+    text: str,
+    sampling: SamplingParams,
+    form: Form | None,
+    is_thinking: bool | None,  # noqa: FBT001
+    on_progress: OnProgress,
+) -> Generation:
+    """The answer to a text as a user's message; a form begins where its thinking ends."""
+    return engine.chat(
+        [{"role": "user", "content": text}],
+        sampling,
+        form=form,
+        form_after=THINK_END if form is not None and is_thinking else "",
+        on_progress=on_progress,
+        **thinking_values(engine, is_thinking),
+    )
 
 
 def thinking_values(engine: Engine, is_on: bool | None) -> dict[str, Any]:  # noqa: FBT001
