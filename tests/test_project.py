@@ -17,7 +17,6 @@ MAX_MODULE_LINES = 400
 MAX_BODY_LINES = 60
 # Functions whose bodies are longer, and why.
 LONG_BODIES = {
-    "comparison.compare": "rounds of two programs in turns share what they count",
     "delta_step._step_kernel": "who writes and who reads between its barriers stands in one place",
 }
 
