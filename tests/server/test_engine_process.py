@@ -26,7 +26,8 @@ from tests.server.engines import (
 from strata import telemetry
 from strata.engine.sampling_params import SamplingParams
 from strata.server import protocol
-from strata.server.engine_process import EngineProcess, Limits, State
+from strata.server.engine_process import EngineProcess
+from strata.server.engine_state import Limits, State
 from strata.server.faults import Fault
 from strata.server.requests_log import Outcome
 

@@ -59,7 +59,7 @@ def command(
 ) -> None:
     """Serve the model over HTTP: a chat in the browser, OpenAI's and Anthropic's APIs."""
     try:
-        from strata.server.engine_process import Limits
+        from strata.server.engine_state import Limits
         from strata.server.security import Rules
         from strata.server.serve import ServeOptions, serve
     except ModuleNotFoundError as error:

@@ -7,15 +7,14 @@ child after a death. One async iterator of messages is one answer. Used by one e
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from strata import telemetry
 from strata.server import protocol
 from strata.server.child_link import ChildLink
+from strata.server.engine_state import RETRY_AFTER_S, Limits, State, not_ready
 from strata.server.faults import Fault, fault_of_kind
 from strata.server.requests_log import RequestsLog
 
@@ -30,30 +29,7 @@ AnswerMessage = protocol.Progress | protocol.Tokens | protocol.Ended
 # Pauses before a child that could not load is started again.
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
-_RETRY_AFTER_S: Final = 5
 _MAX_TRIES: Final = 2
-
-
-class State(StrEnum):
-    """What the engine's process is doing."""
-
-    LOADING = "loading"
-    READY = "ready"
-    FAILED = "failed"  # the model could not be loaded at all
-    UNLOADED = "unloaded"  # on request
-    CLOSED = "closed"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
-    """How much may wait, and how long."""
-
-    max_open: int = 64
-    """Requests under way or waiting; more are refused with 429."""
-    ready_wait_s: float = 30.0
-    """How long a request waits for a child that loads."""
-    close_wait_s: float = 5.0
-    """How long the child may take to end."""
 
 
 class _Open:
@@ -219,7 +195,7 @@ class EngineProcess:
                 429,
                 f"{self._limits.max_open} requests are waiting already.",
                 code="too_many_requests",
-                retry_after_s=_RETRY_AFTER_S,
+                retry_after_s=RETRY_AFTER_S,
             )
 
     async def status(self) -> protocol.Status | None:
@@ -363,7 +339,7 @@ class EngineProcess:
             if entry.has_begun or entry.num_tries >= _MAX_TRIES:
                 when = "during this answer" if entry.has_begun else "on this request, twice"
                 text = f"the engine's process ended {when}: {cause}. It is started again."
-                fault = Fault(503, text, code="engine_died", retry_after_s=_RETRY_AFTER_S)
+                fault = Fault(503, text, code="engine_died", retry_after_s=RETRY_AFTER_S)
                 entry.messages.put_nowait(fault)
                 del self._open[request_id]
 
@@ -381,17 +357,5 @@ class EngineProcess:
         await self._changed.wait()
 
     def _not_ready(self) -> Fault:
-        if self.state is State.CLOSED:
-            return Fault(503, "the server is shutting down.")
-        if self.state is State.UNLOADED:
-            return Fault(503, "the model was unloaded.\n  Try: POST /v1/load", code="unloaded")
-        if self.state is State.FAILED:
-            text = self._failure.text if self._failure is not None else ""
-            return Fault(503, text, code="load_failed")
-        if self._last_cause:
-            text = f"the model could not be loaded again: {self._last_cause}. It is tried again."
-            return Fault(503, text, code="loading", retry_after_s=_RETRY_AFTER_S)
-        num_done, num_total = self.loaded
-        share = f" ({100 * num_done // num_total} %)" if num_total else ""
-        text = f"the model is being loaded{share}."
-        return Fault(503, text, code="loading", retry_after_s=_RETRY_AFTER_S)
+        cause = "" if self._failure is None else self._failure.text
+        return not_ready(self.state, self.loaded, cause, self._last_cause)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from strata import __version__
-from strata.server.engine_process import State
+from strata.server.engine_state import State
 from strata.server.metrics import Exposition
 from strata.server.monitor import tiers_of
 from strata.server.requests_log import Phase

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strata.errors import StrataError
 from strata.server.bodies import json_response, read_body
 from strata.server.chat_words import turns_of, wish_of_tools
-from strata.server.engine_process import State
+from strata.server.engine_state import State
 from strata.server.faults import bad_request, fault_of
 from strata.server.openai_models import DetokenizeRequest, LoadRequest, TokenizeRequest
 from strata.server.openai_words import text_of_token

@@ -22,7 +22,8 @@ from strata.errors import EngineStopped, SettingsError
 from strata.server.app import build_app
 from strata.server.child import OpenModel
 from strata.server.connections import TimedConnection
-from strata.server.engine_process import EngineProcess, Limits
+from strata.server.engine_process import EngineProcess
+from strata.server.engine_state import Limits
 from strata.server.faults import Fault
 from strata.server.model_side import ModelSide
 from strata.server.monitor import Monitor
