@@ -148,15 +148,16 @@ class Chat:
                         if self._body.return_progress:
                             yield self._progress_event(step)
                         continue
+                    frames = self._frames(index, step)
                     if is_first:
-                        yield self._chunk(index, {"role": "assistant", "content": ""})
+                        frames.insert(0, self._chunk(index, {"role": "assistant", "content": ""}))
                         is_first = False
-                    for frame in self._frames(index, step):
-                        yield frame
                     if step.ended is not None:
                         costs.append(step.ended.costs)
                         num_reasoning += step.num_reasoning
-                        yield self._last_chunk(index, step, step.ended)
+                        frames.append(self._last_chunk(index, step, step.ended))
+                    if frames:
+                        yield b"".join(frames)
         options = self._body.stream_options
         if options is not None and options.include_usage:
             usage = usage_of(costs, num_reasoning)

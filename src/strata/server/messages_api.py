@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from strata.server.answers import Answer, Job, Piece
+    from strata.server.answers import Answer, Job, Piece, Step
     from strata.server.protocol import Costs, Ended
     from strata.server.serving import Serving
 
@@ -95,26 +95,18 @@ class Message:
             async for step in steps:
                 if step.progress is not None:
                     continue
+                frames = []
                 if not has_begun:
                     usage = _usage_begun(len(job.prompt) // 4)
-                    yield _event("message_start", message=self._message([], usage))
+                    frames.append(_event("message_start", message=self._message([], usage)))
                     has_begun = True
                 for piece in step.pieces:
-                    for frame in blocks.add(piece):
-                        yield frame
+                    frames += blocks.add(piece)
                 if step.ended is not None:
-                    for frame in blocks.end():
-                        yield frame
-                    reason, stop = _stop(step.ended, has_calls=step.has_calls)
-                    delta = {
-                        "stop_reason": reason,
-                        "stop_sequence": stop,
-                        "stop_details": None,
-                        "container": None,
-                    }
-                    usage = _usage(step.ended.costs, step.num_reasoning)
-                    yield _event("message_delta", delta=delta, usage=usage)
-                    yield _event("message_stop")
+                    frames += blocks.end()
+                    frames += _last_events(step, step.ended)
+                if frames:
+                    yield b"".join(frames)
 
     def _message(self, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -174,6 +166,18 @@ class _Blocks:
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
         return _event("content_block_delta", index=self._index, delta=delta)
+
+
+def _last_events(step: Step, ended: Ended) -> list[bytes]:
+    reason, stop = _stop(ended, has_calls=step.has_calls)
+    delta = {
+        "stop_reason": reason,
+        "stop_sequence": stop,
+        "stop_details": None,
+        "container": None,
+    }
+    usage = _usage(ended.costs, step.num_reasoning)
+    return [_event("message_delta", delta=delta, usage=usage), _event("message_stop")]
 
 
 def _event(kind: str, **rest: object) -> bytes:

@@ -82,17 +82,17 @@ class Response:
     async def whole(self, job: Job) -> dict[str, Any]:
         """The response in one piece."""
         last: dict[str, Any] = {}
-        async for event in self._events(job):
-            last = event
+        async for events in self._events(job):
+            last = events[-1]
         response: dict[str, Any] = last["response"]
         return response
 
     async def frames(self, job: Job) -> AsyncGenerator[bytes, None]:
         """The response as a stream of events; errors as ``steps_of``."""
         # Closing the frames has to close the answer too, at once.
-        async with contextlib.aclosing(self._events(job)) as events:
-            async for event in events:
-                yield self._frame(event)
+        async with contextlib.aclosing(self._events(job)) as steps:
+            async for events in steps:
+                yield b"".join(map(self._frame, events))
 
     def failed_event(self, fault: Fault) -> bytes:
         """An error that comes in the middle of a stream."""
@@ -107,22 +107,22 @@ class Response:
         self._num_sent += 1
         return data_event(numbered, event["type"])
 
-    async def _events(self, job: Job) -> AsyncGenerator[dict[str, Any], None]:
+    async def _events(self, job: Job) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Events of each step that brings any."""
         has_begun = False
         async with steps_of(self._serving.engine, job) as steps:
             async for step in steps:
+                events: list[dict[str, Any]] = []
                 if not has_begun:
-                    yield {"type": "response.created", "response": self._response("in_progress")}
-                    yield {
-                        "type": "response.in_progress",
-                        "response": self._response("in_progress"),
-                    }
+                    for kind in ("created", "in_progress"):
+                        response = self._response("in_progress")
+                        events.append({"type": f"response.{kind}", "response": response})
                     has_begun = True
-                for event in self._output.add(step):
-                    yield event
+                events += self._output.add(step)
                 if step.ended is not None:
-                    for event in self._last_events(step.ended, step.num_reasoning):
-                        yield event
+                    events += self._last_events(step.ended, step.num_reasoning)
+                if events:
+                    yield events
 
     def _last_events(self, ended: Ended, num_reasoning: int) -> list[dict[str, Any]]:
         status = "incomplete" if ended.reason == "length" else "completed"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -52,44 +53,58 @@ class EventStream(Response):
         # The length is not known.
         del self.headers["content-length"]
         self._events = events
-        self._next = first
+        self._first = first
         self._event_of = event_of
         self._keep_alive = keep_alive
         self._keep_alive_s = keep_alive_s
+        self._is_sending = False
+        self._sent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Sends until the events or the client end."""
         gone = asyncio.ensure_future(_until_gone(receive))
+        # One task from where an event is made to the socket: each task between would cost a token
+        # a turn of the loop.
+        pump = asyncio.ensure_future(self._pump(send))
+        self._sent_s = time.monotonic()
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            while (frame := await self._frame(gone)) is not None:
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
-            if not gone.done():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            while True:
+                rest_s = self._sent_s + self._keep_alive_s - time.monotonic()
+                await asyncio.wait(
+                    {pump, gone}, timeout=max(0.0, rest_s), return_when=asyncio.FIRST_COMPLETED
+                )
+                if pump.done() or gone.done():
+                    break
+                if self._is_sending:  # to a client that does not read
+                    self._sent_s = time.monotonic()
+                elif time.monotonic() - self._sent_s >= self._keep_alive_s:
+                    await self._send(send, self._keep_alive)
+            if pump.done():
+                pump.result()
         finally:
             await _end(gone)
-            await _end(self._next)
+            await _end(pump)
+            await _end(self._first)
             await self._events.aclose()
 
-    async def _frame(self, gone: asyncio.Future[None]) -> bytes | None:
-        """What is sent next; None at the end."""
-        waited: set[asyncio.Future[Any]] = {self._next, gone}
-        done, _ = await asyncio.wait(
-            waited, timeout=self._keep_alive_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if gone in done:
-            return None
-        if not done:
-            return self._keep_alive
+    async def _pump(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            frame = self._next.result()
+            frame = await self._first
+            while True:
+                await self._send(send, frame)
+                frame = await anext(self._events)
         except StopAsyncIteration:
-            return None
+            pass
         except Fault as fault:
-            # The generator is over now; the next turn of the loop sees its end.
-            frame = self._event_of(fault)
-        self._next = _soon(self._events)
-        return frame
+            await self._send(send, self._event_of(fault))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, frame: bytes) -> None:
+        self._is_sending = True
+        await send({"type": "http.response.body", "body": frame, "more_body": True})
+        self._is_sending = False
+        self._sent_s = time.monotonic()
 
 
 async def stream_events(

@@ -105,36 +105,6 @@ def layer_slots(
     return SlotLayout(num_layers, num_experts, offsets, pools, tuple(range(num_layers)))
 
 
-def ranked_slots(
-    num_experts: int,
-    blob_bytes: Sequence[int],
-    ranking: Keys,
-    budget_bytes: int,
-    max_slots: int | None = None,
-) -> SlotLayout:
-    """Slots sized one by one for the best pairs of a ranking, until the budget is spent.
-
-    An expert may later replace another of its own layer only, since slots differ in size.
-
-    Args:
-        num_experts: E.
-        blob_bytes: of the experts of each layer.
-        ranking: keys, the one most worth a slot first.
-        budget_bytes: the first pair that does not fit ends the walk.
-        max_slots: the number asked for; None takes what fits.
-    """
-    layers = ranking // num_experts
-    sizes = np.array([aligned(size) for size in blob_bytes], np.int64)[layers]
-    ends = np.cumsum(sizes)
-    num_slots = int(np.searchsorted(ends, budget_bytes, side="right"))
-    if max_slots is not None:
-        num_slots = min(num_slots, max_slots)
-    offsets = np.concatenate([[0], ends[:num_slots]]).astype(np.int64)
-    num_layers = len(blob_bytes)
-    pools = tuple(np.flatnonzero(layers[:num_slots] == layer) for layer in range(num_layers))
-    return SlotLayout(num_layers, num_experts, offsets, pools, tuple(range(num_layers)))
-
-
 def opened(layout: SlotLayout, num_slots: int) -> SlotLayout:
     """The layout with only its first slots open, as many of each pool as is its share.
 
@@ -148,15 +118,6 @@ def opened(layout: SlotLayout, num_slots: int) -> SlotLayout:
         lowest = min(len(pool), 1 if len(layout.pools) > 1 else 0)
         pools.append(pool[: max(lowest, share)])
     return replace(layout, pools=tuple(pools))
-
-
-def affordable_slots(wanted: int | None, budget_bytes: int, blob_bytes: int, num_pairs: int) -> int:
-    """Slots of one size that a budget pays for: those asked for, or fewer.
-
-    The caller says so where they are fewer.
-    """
-    fit = min(max(budget_bytes, 0) // aligned(blob_bytes), num_pairs)
-    return fit if wanted is None else min(wanted, fit)
 
 
 def _checked(num_slots: int, num_pairs: int, lowest: int = 0) -> int:

@@ -14,7 +14,7 @@ from strata.errors import SettingsError
 from strata.tiers.adaptive import ONE_USE, DecayedSwaps
 from strata.tiers.policy_table import POLICIES, PolicyOptions, make_policy
 from strata.tiers.replay import carry_out, replay
-from strata.tiers.slots import Residency, layer_slots, ranked_slots, shared_slots
+from strata.tiers.slots import Residency, layer_slots, shared_slots
 from strata.tiers.synthetic import SyntheticText, synthetic_trace
 
 EXPERTS = 6
@@ -24,15 +24,8 @@ EXPERTS = 6
 def runs(draw):
     """(layout, windows): each window is (is_prompt, rows kept, rows by layer)."""
     num_layers = draw(st.integers(1, 3))
-    kind = draw(st.sampled_from(["shared", "layer", "sized"]))
-    num_slots = draw(st.integers(num_layers, num_layers * EXPERTS))
-    if kind == "shared":
-        layout = shared_slots(num_layers, EXPERTS, num_slots)
-    elif kind == "layer":
-        layout = layer_slots(num_layers, EXPERTS, num_slots)
-    else:
-        ranking = np.array(draw(st.permutations(range(num_layers * EXPERTS))))
-        layout = ranked_slots(EXPERTS, [256] * num_layers, ranking, 256 * num_slots)
+    divided = draw(st.sampled_from([shared_slots, layer_slots]))
+    layout = divided(num_layers, EXPERTS, draw(st.integers(num_layers, num_layers * EXPERTS)))
     top_k = draw(st.integers(1, 3))
     # A few favourites make counts reach what swaps ask for.
     row = st.lists(st.sampled_from([0, 0, 1, 1, 2, 3, 4, 5]), min_size=top_k, max_size=top_k,

@@ -13,7 +13,7 @@ from strata.errors import SettingsError
 from strata.tiers.policy_table import DEFAULT_POLICY, POLICIES, PolicyOptions
 from strata.tiers.replay import OPTIMUM, replay
 from strata.tiers.routing_trace import RoutingTrace, RoutingWindow, WindowKind, read_trace
-from strata.tiers.slots import layer_slots, ranked_slots
+from strata.tiers.slots import layer_slots, shared_slots
 from strata.tiers.synthetic import SyntheticText, synthetic_trace
 
 RECORDED = sorted((Path(__file__).resolve().parents[3] / "benchmarks" / "routing").glob("*.strt"))
@@ -115,14 +115,15 @@ def test_only_kept_rows_count():
     assert outcome.resident.tolist() == [2]
 
 
-def test_sized_slots_and_options_reach_the_policy():
+def test_the_ranking_and_options_reach_the_policy():
     trace = synthetic_trace(SyntheticText(2, 16, 3, num_decoded=50))
-    ranking = np.arange(32)[::-1].copy()
-    layout = ranked_slots(16, [100, 600], ranking, 768 * 10 + 256 * 0)
-    outcome = replay(trace, layout, "lru", ranking=ranking.tolist())
-    assert outcome.num_slots == 10
+    still = PolicyOptions(max_admissions=0)
+    outcome = replay(
+        trace, shared_slots(2, 16, 10), "lru", ranking=range(31, -1, -1), options=still
+    )
     assert outcome.hits[:, 0].sum() == 0  # the ranking gave every slot to layer 1
-    none = replay(trace, layer_slots(2, 16, 8), "lru", options=PolicyOptions(max_admissions=0))
+    assert outcome.hits[:, 1].sum() > 0
+    none = replay(trace, layer_slots(2, 16, 8), "lru", options=still)
     assert none.hits.sum() == none.admissions.sum() == 0
 
 

@@ -15,10 +15,8 @@ from strata.errors import DeviceError, PlanError
 from strata.tiers.slots import (
     EMPTY,
     Residency,
-    affordable_slots,
     aligned,
     layer_slots,
-    ranked_slots,
     shared_slots,
 )
 from strata.tiers.verify_slots import verify_slots
@@ -90,33 +88,14 @@ def test_without_the_flag_nothing_changes():
     assert filled(shared_slots(4, 10, 13), ranking).key_in.tolist() == ranking[:13].tolist()
 
 
-def test_ranked_slots_walk_the_profile_until_the_budget_is_spent():
-    blobs = [100, 600, 256]  # 256, 768 and 256 bytes in slots
-    ranking = np.array([4, 0, 8, 5, 1])
-    layout = ranked_slots(4, blobs, ranking, 768 + 256 + 256 + 700)
-    assert layout.offsets.tolist() == [0, 768, 1024, 1280]  # pair 5 needs 768, so the walk ends
-    residency = filled(layout, ranking)
-    assert residency.key_in.tolist() == [4, 0, 8]
-    assert ranked_slots(4, blobs, ranking, 10**6, max_slots=2).num_slots == 2
-    assert ranked_slots(4, blobs, ranking, 0).num_slots == 0
-
-
 def test_sized_slots_hold_their_own_layer_only():
-    layout = ranked_slots(4, [100, 600], np.array([4, 0]), 10**4)
+    layout = layer_slots(2, 4, 2, [100, 600])
     residency = filled(layout, [4, 0])
-    with pytest.raises(ValueError, match="slot 0 cannot hold an expert of layer 0"):
-        residency.place(1, 0)
-    residency.place(1, 1)
+    with pytest.raises(ValueError, match="slot 1 cannot hold an expert of layer 0"):
+        residency.place(1, 1)
+    residency.place(1, 0)
     agrees(residency)
-    assert residency.key_in.tolist() == [4, 1]
-
-
-def test_slots_are_clamped_by_the_budget():
-    """Acceptance A6: 3,072 asked for, and room for 1,980."""
-    blob = 5_222_400
-    assert affordable_slots(3072, 1980 * aligned(blob) + 5, blob, 24_576) == 1980
-    assert affordable_slots(None, 10**12, blob, 24_576) == 24_576
-    assert affordable_slots(10, -5, blob, 24_576) == 0
+    assert residency.key_in.tolist() == [1, 4]
 
 
 def test_fewer_slots_than_layers_are_refused():
