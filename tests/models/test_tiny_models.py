@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from tests.arrays import ArraySource, converted
 from tests.models.tiny_models import TINY, tiny_model
 
-from strata.formats.convert_source import ArraySource
-from strata.formats.convert_transforms import gguf_tensors_from_hf, spec_from_config
+from strata.formats.convert_transforms import spec_from_config
 
 NAMES = [*TINY, *(f"random-{seed}" for seed in range(4))]
 
@@ -18,7 +18,7 @@ NAMES = [*TINY, *(f"random-{seed}" for seed in range(4))]
 def test_weights_equal_the_converters(name: str) -> None:
     model = tiny_model(name)
     state = {key: tensor.detach().numpy() for key, tensor in model.hf.state_dict().items()}
-    theirs = dict(gguf_tensors_from_hf(state, model.hf.config.to_dict()))
+    theirs = converted(state, model.hf.config.to_dict())
     assert theirs.keys() == model.weights.keys()
     for key, weight in model.weights.items():
         np.testing.assert_array_equal(theirs[key].reshape(weight.shape), weight, err_msg=key)

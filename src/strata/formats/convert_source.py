@@ -1,6 +1,6 @@
 """The tensors of a Hugging Face checkpoint under plain names, wherever they are kept.
 
-Owns the reading interface of the converter and its in-memory form. Files are in safetensors.
+Owns what the converter asks of them. Files are in safetensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from strata.formats.convert_metadata import NgramHash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 Floats = NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -63,32 +63,6 @@ def plain_name(name: str) -> str | None:
             name = name[len(prefix) :]
             break
     return None if name.startswith(_VISION) else name
-
-
-class ArraySource:
-    """A state dictionary in memory as a TensorSource."""
-
-    def __init__(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        self._arrays = {
-            plain: array for name, array in state.items() if (plain := plain_name(name)) is not None
-        }
-
-    def names(self) -> Iterable[str]:
-        """Plain names."""
-        return self._arrays
-
-    def shape(self, name: str) -> Shape:
-        """Shape of the array."""
-        return self._arrays[name].shape
-
-    def rows(self, name: str, start: int, stop: int) -> Floats:
-        """Rows as float32."""
-        array = self._arrays[name]
-        return array.reshape(as_matrix(array.shape))[start:stop].astype(np.float32)
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """All values of an integer tensor."""
-        return tuple(int(value) for value in self._arrays[name].ravel())
 
 
 class IntegerSource(TensorSource, Protocol):

@@ -17,7 +17,6 @@ import numpy as np
 from strata.errors import CheckpointError
 from strata.formats.convert_metadata import metadata_from_config, text_config
 from strata.formats.convert_source import (
-    ArraySource,
     Floats,
     IntegerSource,
     TensorSource,
@@ -38,9 +37,7 @@ from strata.formats.naming import (
 from strata.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
 
 class Change(Enum):
@@ -361,21 +358,3 @@ def spec_from_config(
     if has_head or not is_tied:
         shapes["output.weight"] = ()
     return ModelSpec.from_metadata(metadata, tensor_shapes=shapes, source="config.json"), metadata
-
-
-def gguf_tensors_from_hf(
-    state: Mapping[str, NDArray[np.generic]], config: Mapping[str, object]
-) -> Iterator[tuple[str, Floats]]:
-    """Every GGUF tensor (public name, float32 in numpy order) of a checkpoint held in memory.
-
-    Args:
-        state: tensors by the checkpoint's names, with or without the wrapper's prefix.
-        config: its config.json.
-
-    Raises:
-        CheckpointError: a tensor is missing or has the wrong shape.
-    """
-    source = ArraySource(state)
-    spec, _ = spec_from_config(config, source)
-    for recipe in RecipeBook(source, spec).build():
-        yield recipe.name, recipe.read(source, 0, recipe.num_rows).reshape(recipe.shape)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tests.arrays import converted
 from tests.models.hf_names import rename
 from tests.models.tiny_models import TINY, gguf_weights, random_changes, spec_of
 from tests.unit.formats.checkpoints import (
@@ -31,7 +32,6 @@ from strata.formats.block_decode import dequantize
 from strata.formats.block_formats import FORMATS
 from strata.formats.convert import ConvertOptions, convert
 from strata.formats.convert_metadata import metadata_from_config, ngram_hash_from_seed
-from strata.formats.convert_transforms import gguf_tensors_from_hf
 from strata.formats.convert_types import PRESETS, TensorClass, TypePlan, class_of
 from strata.formats.naming import Role, check_layout, parse_name
 from strata.formats.quantize import QUANTIZABLE, quantize
@@ -98,7 +98,7 @@ def test_checkpoint_with_vision_tower_and_many_shards(vision_folder, tmp_path):
     # The window of the n-gram hash is cut at the first of the two end tokens.
     assert spec.ngram.eos_id == 7
     assert spec.ngram.image_id == config["image_token_id"]
-    in_memory = dict(gguf_tensors_from_hf(state, config))
+    in_memory = converted(state, config)
     assert found.keys() == in_memory.keys()
     for tensor, values in in_memory.items():
         np.testing.assert_array_equal(found[tensor], values)
@@ -119,8 +119,8 @@ def test_fused_experts_equal_single_ones(text_folder):
             f"{stem}gate_up_proj": np.concatenate([gate, up], axis=1),
             f"{stem}down_proj": down,
         }
-    expected = dict(gguf_tensors_from_hf(single, config))
-    for name, values in gguf_tensors_from_hf(fused, config):
+    expected = converted(single, config)
+    for name, values in converted(fused, config).items():
         np.testing.assert_array_equal(values, expected.pop(name))
     assert not expected
 
@@ -394,7 +394,7 @@ def test_fp8_checkpoint(text_folder, tmp_path):
     report = convert(folder, tmp_path / "out.gguf", F32)
     assert not any("not used" in notice for notice in report.notices)
     _, _, found = read(tmp_path / "out.gguf")
-    for name, values in gguf_tensors_from_hf(decoded, config):
+    for name, values in converted(decoded, config).items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
@@ -604,11 +604,9 @@ def _official_config():
 def test_decoded_weights_stay_close(text_folder, tmp_path):
     """End to end: what a Q8_0 file decodes to is the checkpoint's weight within half a step."""
     convert(text_folder, tmp_path / "q.gguf", ConvertOptions(TypePlan.preset("q8_0")))
-    exact = dict(
-        gguf_tensors_from_hf(
-            load_file(text_folder / "model.safetensors"),
-            json.loads((text_folder / "config.json").read_text()),
-        )
+    exact = converted(
+        load_file(text_folder / "model.safetensors"),
+        json.loads((text_folder / "config.json").read_text()),
     )
     with open_model(tmp_path / "q.gguf") as index:
         entry = index["blk.3.attn_q.weight"]

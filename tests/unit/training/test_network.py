@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from tests.arrays import converted
 from training.config import TOY
 from training.network import ANSWER, NOT_LEARNED, Batch, Network
 
-from strata.formats.convert_transforms import gguf_tensors_from_hf
 from strata.reference.decoder import ReferenceDecoder
 from strata.reference.draft_layer import DraftState, ReferenceDraftLayer
 
@@ -29,7 +29,7 @@ def network():
 @pytest.fixture(scope="module")
 def weights(network):
     state = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-    return dict(gguf_tensors_from_hf(state, TOY.config()))
+    return converted(state, TOY.config())
 
 
 @pytest.fixture(scope="module")
