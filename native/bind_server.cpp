@@ -80,7 +80,7 @@ void read_counts(const ExpertServer &server, nb::ndarray<int64_t, nb::ndim<2>, n
 // extents: [experts of all layers, 1 or 3, 3] file, offset, size. files: (path, direct descriptor, plain one).
 void make_source(ExpertSource *self, Context &ctx, nb::list layers, nb::list files,
                  nb::ndarray<const int64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> extents, uintptr_t places,
-                 int64_t num_places, int64_t place_bytes, nb::handle) {
+                 int64_t num_places, int64_t place_bytes, nb::handle, int64_t num_ahead) {
     std::vector<ExpertLayer> all;
     for (nb::handle layer : layers) {
         all.push_back(nb::cast<const ExpertLayer &>(layer));
@@ -97,7 +97,8 @@ void make_source(ExpertSource *self, Context &ctx, nb::list layers, nb::list fil
     const int64_t *numbers = extents.data();
     for (size_t i = 0; i < extents.shape(0) * extents.shape(1); i++, numbers += 3)
         found.push_back({numbers[0], numbers[1], numbers[2]});
-    new (self) ExpertSource(ctx, std::move(all), std::move(opened), std::move(found), at<uint8_t>(places), num_places, place_bytes);
+    new (self) ExpertSource(ctx, std::move(all), std::move(opened), std::move(found), at<uint8_t>(places), num_places, place_bytes,
+                            num_ahead);
 }
 
 std::vector<int32_t> checked(const ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts) {
@@ -121,12 +122,34 @@ void read_source_counts(const ExpertSource &source,
     }
 }
 
+// [layers, 4]: reads begun ahead, taken, given up; bytes read for the last.
+void read_ahead_counts(const ExpertSource &source,
+                       nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
+    if ((int64_t)out.shape(0) != source.num_layers() || out.shape(1) != 4) refuse("counts are [layers, 4]");
+    for (int64_t i = 0; i < source.num_layers(); i++) {
+        const SourceCounts &counts = source.counts(i);
+        int64_t *row = out.data() + 4 * i;
+        row[0] = counts.ahead, row[1] = counts.ahead_used, row[2] = counts.ahead_dropped, row[3] = counts.ahead_bytes;
+    }
+}
+
+// Experts of `layer` that the layer's router chooses for rows of x.
+std::vector<int32_t> guess_experts(ExpertSource &source, Context &ctx, int64_t layer,
+                                   nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> x) {
+    NextExperts &next = source.next_experts();
+    if (layer < 0 || !next.knows(layer)) refuse("nobody guesses for this layer");
+    const Input input(x.data(), (int64_t)x.shape(0), (int64_t)x.shape(1), true);
+    if (!ctx.products.quantize(input.a, 0, input.a.rows)) refuse("a value is not finite");
+    return next.guess(ctx, layer, input.a);
+}
+
 // The runs of a fetch, as indices into `experts`; for tests of what is kept.
 std::vector<std::vector<int32_t>> fetch_all(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
-                                            bool is_scan) {
+                                            bool is_scan, const std::vector<int32_t> &ahead) {
     std::vector<std::vector<int32_t>> runs;
     nb::gil_scoped_release release;
     ExpertFetch fetch(source, layer, checked(source, layer, experts), is_scan);
+    if (!ahead.empty()) fetch.read_ahead(layer + 1, checked(source, layer + 1, ahead));
     while (fetch.next()) runs.push_back(fetch.ready());
     if (fetch.has_failed()) throw ExpertsNotRead(source.take_failure());
     return runs;
@@ -165,8 +188,14 @@ void bind_server(nb::module_ &m) {
     nb::class_<ExpertReads>(m, "ExpertReads").def("wait", &wait_copies);
     nb::class_<ExpertSource>(m, "ExpertSource")
         .def("__init__", &make_source, nb::arg("ctx"), nb::arg("layers"), nb::arg("files"), nb::arg("extents").noconvert(),
-             nb::arg("places"), nb::arg("num_places"), nb::arg("place_bytes"), nb::arg("owners"), nb::keep_alive<1, 2>(),
-             nb::keep_alive<1, 9>())
+             nb::arg("places"), nb::arg("num_places"), nb::arg("place_bytes"), nb::arg("owners"), nb::arg("num_ahead") = 0,
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 9>())
+        .def("set_router", [](ExpertSource &self, int64_t layer, const Matrix &router) {
+            self.next_experts().set_router(layer, router);
+        }, nb::arg("layer"), nb::arg("router"), nb::keep_alive<1, 3>())
+        .def("look_ahead", [](ExpertSource &self, int64_t top_k) { self.next_experts().set_top_k(top_k); }, nb::arg("top_k"))
+        .def("guess", &guess_experts, nb::arg("ctx"), nb::arg("layer"), nb::arg("x").noconvert())
+        .def("read_ahead_counts", &read_ahead_counts, nb::arg("out").noconvert())
         .def("set_home", [](ExpertSource &self, int64_t layer, int32_t expert, uintptr_t blob) {
             checked(self, layer, {expert});
             self.set_home(layer, expert, at<uint8_t>(blob));
@@ -175,7 +204,8 @@ void bind_server(nb::module_ &m) {
         .def("take_failure", &ExpertSource::take_failure)
         .def("drop_cached", &ExpertSource::drop_cached)
         .def("read_counts", &read_source_counts, nb::arg("out").noconvert())
-        .def("fetch", &fetch_all, nb::arg("layer"), nb::arg("experts"), nb::arg("is_scan"))
+        .def("fetch", &fetch_all, nb::arg("layer"), nb::arg("experts"), nb::arg("is_scan"),
+             nb::arg("ahead") = std::vector<int32_t>{})
         .def("copy", &copy_experts, nb::arg("layer"), nb::arg("experts"), nb::arg("targets"), nb::keep_alive<0, 1>())
         .def("close", &ExpertSource::close, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<ExpertServer>(m, "ExpertServer")

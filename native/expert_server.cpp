@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -49,6 +50,10 @@ ExpertServer::ExpertServer(Context &ctx, std::vector<ExpertLayer> layers, Expert
     const int64_t entries = max_rows * k;
     gate_ = Buffer(entries * size * 4), up_ = Buffer(entries * size * 4), outputs_ = Buffer(entries * hidden * 4);
     codes_ = Buffer(entries * size), scales_ = Buffer(entries * (size / 32) * 4), sums_ = Buffer(entries * (size / 16) * 4);
+    if (source) {
+        kept_codes_ = Buffer(max_rows * hidden);
+        kept_scales_ = Buffer(max_rows * (hidden / 32) * 4), kept_sums_ = Buffer(max_rows * (hidden / 16) * 4);
+    }
     rows_.resize(entries), places_.resize(entries), identity_.resize(entries);
     groups_.reserve(entries), present_.reserve(entries), entries_.reserve(entries);
     for (int64_t i = 0; i < entries; i++) identity_[i] = (int32_t)i;
@@ -125,7 +130,25 @@ void ExpertServer::serve(int32_t number) {
         if (is_stopping_) return;
         box_.answer[1] = status;
         __atomic_store_n(box_.answer, number, __ATOMIC_RELEASE);
+        if (kept_number_ >= 0) look_ahead();
     }
+}
+
+// The card writes its next request where this one's codes are.
+void ExpertServer::keep_input(int64_t number, const Activations &x) {
+    const int64_t num = x.rows * x.inner;
+    memcpy(kept_codes_.get(), x.codes, num);
+    memcpy(kept_scales_.get(), x.scales, num / 32 * 4);
+    memcpy(kept_sums_.get(), x.sums, num / 16 * 4);
+    kept_ = {nullptr,         x.rows, x.inner, (int8_t *)kept_codes_.get(), (float *)kept_scales_.get(),
+             (int32_t *)kept_sums_.get()};
+    kept_number_ = number;
+}
+
+void ExpertServer::look_ahead() {
+    const int64_t number = std::exchange(kept_number_, -1);
+    const std::vector<int32_t> experts = source_->guess_after(number, kept_);
+    if (!experts.empty()) source_->read_ahead(number + 1, experts);
 }
 
 // Entries of an expert side by side. False if the request names what there is not.
@@ -228,7 +251,19 @@ AnswerStatus ExpertServer::run_fetched(int64_t number, const Activations &x, int
     for (const Group &group : groups_) experts.push_back(group.expert);
     ExpertFetch fetch(*source_, number, std::move(experts), false);
     AnswerStatus status = ANSWER_GOOD;
-    while (fetch.next()) {
+    bool has_looked = !source_->next_experts().knows(number + 1);
+    if (!has_looked && !fetch.has_missing()) {
+        keep_input(number, x);
+        has_looked = true;
+    }
+    fetch.begin();
+    while (true) {
+        // The processor has nothing else to do until the disk has answered.
+        if (!has_looked && fetch.will_wait()) {
+            has_looked = true;
+            fetch.read_ahead(number + 1, source_->guess_after(number, x));
+        }
+        if (!fetch.next()) break;
         present_.clear();
         for (const int32_t i : fetch.ready()) {
             present_.push_back(groups_[i]);

@@ -66,6 +66,8 @@ class ExpertServer {
     bool group_entries(const ExpertLayer &layer, int64_t num_entries);
     bool run_groups(const ExpertLayer &layer, const Activations &x, const std::vector<Group> &groups);
     AnswerStatus run_fetched(int64_t number, const Activations &x, int64_t &wait_nanoseconds);
+    void keep_input(int64_t number, const Activations &x);
+    void look_ahead();
     template <class F> void for_each_run(int64_t panels_of_group, int64_t begin, int64_t end, F f) const;
 
     Context &ctx_;
@@ -80,6 +82,10 @@ class ExpertServer {
     std::vector<int32_t> rows_, places_, identity_; // of sorted entries: row of x, entry
     std::vector<int32_t> entries_;                  // of the groups that are run
     std::vector<int32_t> first_of_;                 // scratch, by expert
+    // The input of a request that waited for no disk, for a guess after its answer.
+    Buffer kept_codes_, kept_scales_, kept_sums_;
+    Activations kept_{};
+    int64_t kept_number_ = -1;
 
     std::thread thread_;
     std::atomic<bool> is_running_{false}, is_stopping_{false}, is_active_{false};

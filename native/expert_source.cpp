@@ -26,6 +26,13 @@ constexpr size_t SCAN_FLIGHTS = 3;
 // What passes by takes a quarter of the places at most.
 constexpr size_t SCAN_PLACES = 4;
 
+// The last `num` of `all` numbers.
+std::vector<int32_t> last_numbers(int64_t all, int64_t num) {
+    std::vector<int32_t> numbers;
+    for (int64_t i = std::max<int64_t>(0, all - std::max<int64_t>(0, num)); i < all; i++) numbers.push_back(int32_t(i));
+    return numbers;
+}
+
 } // namespace
 
 int64_t role_offset(const ExpertLayer &layer, int role) {
@@ -41,16 +48,19 @@ void pack_expert(Context &ctx, const ExpertLayer &layer, const uint8_t *const ra
 }
 
 ExpertSource::ExpertSource(Context &ctx, std::vector<ExpertLayer> layers, std::vector<ExpertFile> files,
-                           std::vector<Extent> extents, uint8_t *places, int64_t num_places, int64_t place_bytes)
+                           std::vector<Extent> extents, uint8_t *places, int64_t num_places, int64_t place_bytes,
+                           int64_t num_ahead)
     : ctx_(ctx), layers_(std::move(layers)), files_(std::move(files)), extents_(std::move(extents)), memory_(places),
-      place_bytes_(place_bytes), places_(num_places), counts_(new SourceCounts[layers_.size()]), reader_(NUM_READERS) {
+      place_bytes_(place_bytes), places_(num_places), counts_(new SourceCounts[layers_.size()]),
+      next_(int64_t(layers_.size())), ahead_(*this, last_numbers(num_places, num_ahead)), reader_(NUM_READERS) {
     int64_t num = 0;
     for (const ExpertLayer &layer : layers_) {
         first_key_.push_back(num);
+        num_far_.push_back(layer.num);
         num += layer.num;
         if (expert_bytes(layer) > place_bytes) refuse("a place is too small for an expert");
     }
-    if (num_places < 1 || num_places > INT32_MAX || !places) refuse("at least one place is needed");
+    if (num_places > INT32_MAX || num_ahead < 0 || num_places <= num_ahead || !places) refuse("at least one place is needed");
     if (num == 0 || (extents_.size() != size_t(num) && extents_.size() != size_t(3 * num)))
         refuse("each expert has one extent or three");
     parts_ = int(extents_.size() / num);
@@ -68,12 +78,30 @@ ExpertSource::ExpertSource(Context &ctx, std::vector<ExpertLayer> layers, std::v
         }
     homes_.assign(num, nullptr);
     place_of_.assign(num, -1);
-    for (int64_t i = num_places; i-- > 0;) free_.push_back(int32_t(i));
+    for (int64_t i = num_places - num_ahead; i-- > 0;) free_.push_back(int32_t(i));
 }
 
 void ExpertSource::set_home(int64_t layer, int64_t expert, const uint8_t *blob) {
     std::lock_guard<std::mutex> lock(mutex_);
-    homes_[key_of(layer, expert)] = blob;
+    const uint8_t *&home = homes_[key_of(layer, expert)];
+    num_far_[layer] += (home != nullptr) - (blob != nullptr);
+    home = blob;
+}
+
+std::vector<int32_t> ExpertSource::guess_after(int64_t layer, const Activations &x) {
+    const int64_t next = layer + 1;
+    if (!ahead_.num_places() || !next_.knows(next) || !num_far_[next] || !record_.may_read()) return {};
+    return next_.guess(ctx_, next, x);
+}
+
+void ExpertSource::read_ahead(int64_t layer, const std::vector<int32_t> &experts) {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (lock) ahead_.begin(layer, experts);
+}
+
+void ExpertSource::close() {
+    if (std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock); lock) ahead_.make_way(-1, {});
+    reader_.close();
 }
 
 std::vector<int64_t> ExpertSource::cached_keys() const {
@@ -89,6 +117,7 @@ void ExpertSource::drop_cached() {
         unlink(place);
         give_back(place);
     }
+    ahead_.clear();
 }
 
 std::string ExpertSource::take_failure() {
@@ -159,107 +188,10 @@ void ExpertSource::set_failure(const std::string &text) {
     failure_ = text;
 }
 
-ExpertReads::ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::vector<uint8_t *> targets)
-    : source_(source), keys_(std::move(keys)), targets_(std::move(targets)) {
-    if (!source_.is_packed()) {
-        int64_t total = 0;
-        for (const int64_t key : keys_) {
-            raw_first_.push_back(total);
-            total += source_.stored_bytes(key);
-        }
-        raw_ = Buffer(total);
-    }
-    try {
-        begin();
-    } catch (...) {
-        abandon();
-        throw;
-    }
-}
-
-ExpertReads::~ExpertReads() {
-    if (!is_waited_) abandon();
-}
-
-void ExpertReads::abandon() {
-    for (const auto &batch : batches_)
-        if (batch) batch->cancel();
-    for (const auto &batch : batches_)
-        if (batch) batch->wait();
-}
-
-void ExpertReads::begin() {
-    is_direct_ = !source_.is_direct_refused_;
-    std::vector<std::vector<FileRead>> reads(source_.files_.size());
-    for (size_t i = 0; i < keys_.size(); i++) {
-        uint8_t *to = source_.is_packed() ? targets_[i] : raw_.get() + raw_first_[i];
-        for (int part = 0; part < source_.parts_; part++) {
-            const Extent &e = source_.extents_[keys_[i] * source_.parts_ + part];
-            reads[e.file].push_back({e.offset, e.size, to});
-            to += e.size;
-        }
-    }
-    batches_.clear();
-    for (size_t i = 0; i < reads.size(); i++) {
-        const ExpertFile &file = source_.files_[i];
-        const bool is_direct = is_direct_ && file.direct >= 0;
-        batches_.push_back(nullptr);
-        if (reads[i].empty()) continue;
-        batches_.back() = std::make_shared<ReadBatch>(is_direct ? file.direct : file.plain, is_direct, reads[i]);
-        source_.reader_.start(batches_.back());
-    }
-}
-
-// Waits for all reads; false where one failed.
-bool ExpertReads::collect(bool &is_direct_refused) {
-    bool is_good = true;
-    for (size_t i = 0; i < batches_.size(); i++) {
-        if (!batches_[i]) continue;
-        batches_[i]->wait();
-        if (!is_good || !batches_[i]->has_failed()) continue;
-        is_good = false;
-        const ReadFailure failure = batches_[i]->failure();
-        is_direct_refused = is_direct_ && source_.files_[i].direct >= 0 && failure.error == EINVAL;
-        for (const int64_t key : keys_)
-            for (int part = 0; part < source_.parts_; part++) {
-                const Extent &e = source_.extents_[key * source_.parts_ + part];
-                if (e.file == int64_t(i) && e.offset == failure.offset) source_.set_failure(key, source_.files_[i], failure);
-            }
-    }
-    return is_good;
-}
-
-bool ExpertReads::wait() {
-    bool is_direct_refused = false;
-    bool is_good = collect(is_direct_refused);
-    if (is_direct_refused) {
-        // Some file systems take the flag and refuse the read.
-        source_.is_direct_refused_ = true;
-        begin();
-        is_good = collect(is_direct_refused);
-    }
-    is_waited_ = true;
-    if (!is_good) return false;
-    for (size_t i = 0; i < keys_.size(); i++) {
-        const int64_t layer = source_.layer_of(keys_[i]);
-        SourceCounts &counts = source_.counts_[layer];
-        counts.read++;
-        counts.bytes += source_.stored_bytes(keys_[i]);
-        if (source_.is_packed()) continue;
-        const uint8_t *raw[3];
-        const uint8_t *at = raw_.get() + raw_first_[i];
-        for (int role = 0; role < 3; role++) {
-            raw[role] = at;
-            at += source_.extents_[keys_[i] * 3 + role].size;
-        }
-        pack_expert(source_.ctx_, source_.layers_[layer], raw, targets_[i]);
-    }
-    return true;
-}
-
 ExpertFetch::ExpertFetch(ExpertSource &source, int64_t layer, std::vector<int32_t> experts, bool is_scan)
     : source_(source), lock_(source.mutex_), layer_(layer), experts_(std::move(experts)), is_scan_(is_scan),
       blobs_(experts_.size(), nullptr) {
+    source_.ahead_.make_way(layer_, experts_);
     SourceCounts &counts = source_.counts_[layer_];
     if (is_scan_) counts.scanned += int64_t(experts_.size());
     else counts.windows++;
@@ -279,6 +211,8 @@ ExpertFetch::ExpertFetch(ExpertSource &source, int64_t layer, std::vector<int32_
             missing_.push_back(int32_t(i));
         }
     }
+    const auto is_ahead = [this](int32_t i) { return source_.ahead_.has(source_.key_of(layer_, experts_[i])); };
+    num_ahead_ = std::stable_partition(missing_.begin(), missing_.end(), is_ahead) - missing_.begin();
 }
 
 ExpertFetch::~ExpertFetch() {
@@ -295,7 +229,7 @@ void ExpertFetch::release() {
 
 // Reads on their way end, and their places are free again.
 void ExpertFetch::drop(Flight &flight) {
-    flight.reads.reset();
+    flight.reads.clear();
     for (const int32_t place : flight.places) source_.give_back(place);
 }
 
@@ -304,32 +238,65 @@ void ExpertFetch::begin_reads() {
         std::clamp<size_t>(source_.num_places() / (SCAN_FLIGHTS * (is_scan_ ? SCAN_PLACES : 1)), 1, RUN);
     while (next_missing_ < missing_.size() && (!is_scan_ || flights_.size() < SCAN_FLIGHTS)) {
         Flight flight;
-        std::vector<int64_t> keys;
-        std::vector<uint8_t *> targets;
-        const size_t end = std::min(missing_.size(), next_missing_ + run);
-        for (; next_missing_ < end; next_missing_++) {
-            const int32_t place = source_.take_place();
-            if (place < 0) break;
-            const int32_t item = missing_[next_missing_];
-            const int64_t key = source_.key_of(layer_, experts_[item]);
-            source_.places_[place].key = key;
-            source_.place_of_[key] = place;
-            flight.items.push_back(item);
-            flight.places.push_back(place);
-            keys.push_back(key);
-            targets.push_back(source_.memory_of(place));
-        }
-        if (flight.items.empty()) return;
+        bool is_good = false;
         try {
-            flight.reads = std::make_unique<ExpertReads>(source_, std::move(keys), std::move(targets));
-            flights_.push_back(std::move(flight));
+            is_good = begin_flight(flight, run);
         } catch (const std::exception &error) { // no memory for what has to be packed
             drop(flight);
             source_.set_failure("cannot read experts of layer " + std::to_string(layer_) + ": " + error.what() + ".");
             has_failed_ = true;
-            return;
         }
+        if (!is_good) return;
+        flights_.push_back(std::move(flight));
     }
+}
+
+// So many of those that are missing, either from what was read ahead or from files; false: no place.
+bool ExpertFetch::begin_flight(Flight &flight, size_t most) {
+    std::vector<int64_t> keys;
+    std::vector<uint8_t *> targets;
+    const bool is_ahead = next_missing_ < num_ahead_;
+    const size_t end = std::min(is_ahead ? num_ahead_ : missing_.size(), next_missing_ + most);
+    for (; next_missing_ < end; next_missing_++) {
+        int32_t place = source_.take_place();
+        if (place < 0) break;
+        const int32_t item = missing_[next_missing_];
+        const int64_t key = source_.key_of(layer_, experts_[item]);
+        if (is_ahead) flight.reads.push_back(source_.ahead_.take(key, place));
+        source_.places_[place].key = key;
+        source_.place_of_[key] = place;
+        flight.items.push_back(item);
+        flight.places.push_back(place);
+        keys.push_back(key);
+        targets.push_back(source_.memory_of(place));
+    }
+    if (flight.items.empty()) return false;
+    if (!is_ahead) flight.reads.push_back(std::make_unique<ExpertReads>(source_, std::move(keys), std::move(targets)));
+    return true;
+}
+
+void ExpertFetch::read_ahead(int64_t layer, std::vector<int32_t> experts) {
+    ahead_layer_ = layer;
+    ahead_experts_ = std::move(experts);
+    begin_ahead();
+}
+
+void ExpertFetch::begin_ahead() {
+    if (ahead_layer_ < 0 || !flights_.empty() || next_missing_ < missing_.size()) return;
+    source_.ahead_.begin(std::exchange(ahead_layer_, -1), ahead_experts_);
+}
+
+// What was read ahead and did not come is read as if it had never been.
+bool ExpertFetch::wait(Flight &flight) {
+    for (size_t i = 0; i < flight.reads.size(); i++) {
+        if (flight.reads[i]->wait()) continue;
+        if (!flight.reads[i]->is_ahead()) return false;
+        const int64_t key = source_.key_of(layer_, experts_[flight.items[i]]);
+        const std::vector<uint8_t *> target = {source_.memory_of(flight.places[i])};
+        flight.reads[i] = std::make_unique<ExpertReads>(source_, std::vector<int64_t>{key}, target);
+        if (!flight.reads[i]->wait()) return false;
+    }
+    return true;
 }
 
 bool ExpertFetch::next() {
@@ -347,7 +314,7 @@ bool ExpertFetch::next() {
     Flight flight = std::move(flights_.front());
     flights_.pop_front();
     const auto begin = Clock::now();
-    const bool is_good = flight.reads->wait();
+    const bool is_good = wait(flight);
     const int64_t waited = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     wait_nanoseconds_ += waited;
     source_.counts_[layer_].wait_nanoseconds += waited;
@@ -356,6 +323,7 @@ bool ExpertFetch::next() {
         drop(flight);
         return false;
     }
+    begin_ahead();
     if (is_scan_) source_.counts_[layer_].scan_read += int64_t(flight.items.size());
     for (size_t i = 0; i < flight.items.size(); i++) {
         blobs_[flight.items[i]] = source_.memory_of(flight.places[i]);
@@ -388,6 +356,7 @@ std::unique_ptr<ExpertReads> begin_copies(ExpertSource &source, int64_t layer, c
             rest.push_back(targets[i]);
         }
     }
+    if (!keys.empty()) source.ahead_.make_way(-1, {});
     return std::make_unique<ExpertReads>(source, std::move(keys), std::move(rest));
 }
 

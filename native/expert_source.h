@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ahead_reads.h"
 #include "context.h"
 #include "file_reads.h"
 #include "memory.h"
@@ -54,6 +55,9 @@ struct SourceCounts {
     std::atomic<int64_t> home{0}, cached{0}, read{0}, bytes{0}, wait_nanoseconds{0};
     // Of those: asked for by scans, and read for them. Fetches that were none.
     std::atomic<int64_t> scanned{0}, scan_read{0}, windows{0};
+    // Reads that began before anybody asked; those that were taken, those given up, and bytes read for
+    // the latter. What was taken is also among the experts that were read.
+    std::atomic<int64_t> ahead{0}, ahead_used{0}, ahead_dropped{0}, ahead_bytes{0};
 };
 
 // An expert could not be read; the text says which, why and where.
@@ -65,9 +69,11 @@ class ExpertSource {
   public:
     // extents: for each expert of each layer one (a packed blob) or three (gate, up and down as a
     // GGUF stores them, packed once they have arrived). `places` are `num_places` times `place_bytes`
-    // of page-aligned memory, each enough for any expert, and READ_PAST more.
+    // of page-aligned memory, each enough for any expert, and READ_PAST more. The last `num_ahead` of
+    // them are not the cache's: they have what is read ahead.
     ExpertSource(Context &ctx, std::vector<ExpertLayer> layers, std::vector<ExpertFile> files,
-                 std::vector<Extent> extents, uint8_t *places, int64_t num_places, int64_t place_bytes);
+                 std::vector<Extent> extents, uint8_t *places, int64_t num_places, int64_t place_bytes,
+                 int64_t num_ahead = 0);
     ExpertSource(const ExpertSource &) = delete;
     ExpertSource &operator=(const ExpertSource &) = delete;
 
@@ -75,7 +81,8 @@ class ExpertSource {
     const ExpertLayer &layer(int64_t number) const { return layers_[number]; }
     int64_t key_of(int64_t layer, int64_t expert) const { return first_key_[layer] + expert; }
     int64_t num_keys() const { return (int64_t)place_of_.size(); }
-    int64_t num_places() const { return (int64_t)places_.size(); }
+    // Of the cache.
+    int64_t num_places() const { return (int64_t)places_.size() - ahead_.num_places(); }
 
     // Memory that holds an expert for good; null: there is none any more. Not while it is in use.
     void set_home(int64_t layer, int64_t expert, const uint8_t *blob);
@@ -84,13 +91,22 @@ class ExpertSource {
     // Forgets what is in places; waits until nobody fetches.
     void drop_cached();
 
+    // Whom the layers' routers would choose; set before anybody fetches.
+    NextExperts &next_experts() { return next_; }
+    // Experts of the layer after `layer` that rows with this input of `layer` may want; empty where
+    // nobody guesses, or nothing of that layer is in files alone. Runs the pool.
+    std::vector<int32_t> guess_after(int64_t layer, const Activations &x);
+    // Reads experts before they are asked for, unless somebody fetches.
+    void read_ahead(int64_t layer, const std::vector<int32_t> &experts);
+
     const SourceCounts &counts(int64_t layer) const { return counts_[layer]; }
     // What went wrong last; taken once, empty where nothing did since.
     std::string take_failure();
     // Reads on their way end; the files may be closed afterwards.
-    void close() { reader_.close(); }
+    void close();
 
   private:
+    friend class AheadReads;
     friend class ExpertReads;
     friend class ExpertFetch;
     friend std::unique_ptr<class ExpertReads> begin_copies(ExpertSource &, int64_t, const std::vector<int32_t> &,
@@ -126,6 +142,7 @@ class ExpertSource {
     int64_t place_bytes_;
     std::vector<int64_t> first_key_;
     std::vector<const uint8_t *> homes_; // by key
+    std::vector<int64_t> num_far_;       // of each layer, experts without a home
     std::vector<int32_t> place_of_;      // by key, -1: in none
     std::vector<Place> places_;
     std::vector<int32_t> free_;
@@ -135,23 +152,33 @@ class ExpertSource {
     std::mutex failure_mutex_;
     std::string failure_;
     std::atomic<bool> is_direct_refused_{false};
+    NextExperts next_;
+    AheadRecord record_;
+    AheadReads ahead_;
     FileReader reader_;
 };
 
 // Experts on their way from the files to somewhere.
 class ExpertReads {
   public:
-    ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::vector<uint8_t *> targets);
+    // is_ahead: nobody has asked for them yet, so a failure is nobody's.
+    ExpertReads(ExpertSource &source, std::vector<int64_t> keys, std::vector<uint8_t *> targets, bool is_ahead = false);
     ~ExpertReads();
     // Returns when every byte is there, packed; false where one did not come (ExpertSource::failure).
     // Not inside a run of the pool.
     bool wait();
     ExpertSource &source() const { return source_; }
+    bool is_ahead() const { return is_ahead_; }
+    // No piece is on its way, whatever became of it.
+    bool is_done() const;
+    // Pieces that nobody has begun are left out; only abandon() may follow.
+    void cancel();
+    // Nothing is written any more afterwards.
+    void abandon();
+    int64_t num_bytes() const;
 
   private:
     void begin();
-    // Nothing is written any more afterwards.
-    void abandon();
     bool collect(bool &is_direct_refused);
 
     ExpertSource &source_;
@@ -160,7 +187,7 @@ class ExpertReads {
     Buffer raw_;
     std::vector<int64_t> raw_first_; // of each expert, in raw_
     std::vector<std::shared_ptr<ReadBatch>> batches_; // by file, null where nothing is read from it
-    bool is_direct_ = false, is_waited_ = false;
+    bool is_direct_ = false, is_waited_ = false, is_ahead_;
 };
 
 // Experts of one layer, held in memory while they are in use. One fetch of a source at a time.
@@ -169,6 +196,14 @@ class ExpertFetch {
     // experts: distinct. is_scan: more than will be wanted soon; they give their places up first.
     ExpertFetch(ExpertSource &source, int64_t layer, std::vector<int32_t> experts, bool is_scan);
     ~ExpertFetch();
+    // Begins the reads, so that something else can be done before the first run is asked for.
+    void begin() { begin_reads(); }
+    // Whether the next run is one that is waited for.
+    bool will_wait() const { return !flights_.empty() && (has_begun_ || ready_.empty()); }
+    // Whether anything is read for this, begun or not.
+    bool has_missing() const { return !missing_.empty(); }
+    // Experts of a later layer, to be read when all that is asked for here has been read.
+    void read_ahead(int64_t layer, std::vector<int32_t> experts);
     // Lets the last run go and waits for the next one. False: there is none, or a read failed.
     bool next();
     // The run: indices into `experts`.
@@ -183,9 +218,12 @@ class ExpertFetch {
   private:
     struct Flight {
         std::vector<int32_t> items, places;
-        std::unique_ptr<ExpertReads> reads;
+        std::vector<std::unique_ptr<ExpertReads>> reads;
     };
     void begin_reads();
+    bool begin_flight(Flight &flight, size_t most);
+    void begin_ahead();
+    bool wait(Flight &flight);
     void release();
     void drop(Flight &flight);
 
@@ -196,7 +234,9 @@ class ExpertFetch {
     bool is_scan_, has_begun_ = false, are_hits_ = true, has_failed_ = false;
     std::vector<const uint8_t *> blobs_;
     std::vector<int32_t> ready_, held_, missing_;
-    size_t next_missing_ = 0;
+    size_t next_missing_ = 0, num_ahead_ = 0; // of the missing, those that are read already
+    int64_t ahead_layer_ = -1;
+    std::vector<int32_t> ahead_experts_;
     std::deque<Flight> flights_;
     int64_t wait_nanoseconds_ = 0, num_read_ = 0, bytes_read_ = 0;
 };

@@ -136,7 +136,15 @@ class Run {
         const ExpertLayer &layer = source.layer(call_.routed->layer());
         ExpertFetch fetch(source, call_.routed->layer(), std::move(experts), call_.rows > MAX_WINDOW_ROWS);
         std::vector<Group> active = std::move(shared);
-        while (fetch.next()) {
+        const bool can_look = call_.rows <= MAX_WINDOW_ROWS;
+        fetch.begin();
+        for (bool has_looked = !can_look;;) {
+            // While the disk is waited for, or before anything else where it is not.
+            if (!has_looked && (fetch.will_wait() || !fetch.has_missing())) {
+                has_looked = true;
+                look_ahead(fetch, source);
+            }
+            if (!fetch.next()) break;
             for (const int32_t i : fetch.ready()) {
                 active.push_back(groups_[i]);
                 for (int role = 0; role < 3; role++) active.back().packed[role] = fetch.blob(i) + role_offset(layer, role);
@@ -146,6 +154,18 @@ class Run {
             ctx_.pool.run([&](int thread, int n) { project(thread, n); });
         }
         if (fetch.has_failed()) throw ExpertsNotRead(source.take_failure());
+    }
+
+    // Whom the next layer may want is read when everything for this one has been.
+    void look_ahead(ExpertFetch &fetch, ExpertSource &source) {
+        const int64_t layer = call_.routed->layer();
+        if (!source.next_experts().knows(layer + 1)) return;
+        if (input_.a.codes) {
+            fetch.read_ahead(layer + 1, source.guess_after(layer, input_.a));
+            return;
+        }
+        const Input input(call_.x, call_.rows, call_.routed->hidden(), true);
+        if (ctx_.products.quantize(input.a, 0, call_.rows)) fetch.read_ahead(layer + 1, source.guess_after(layer, input.a));
     }
 
     // The groups that are run next, and the work there is.
