@@ -47,6 +47,14 @@ def command(
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Requests under way or waiting; more are refused.")
     ] = 64,
+    watchdog_s: Annotated[
+        float,
+        typer.Option(
+            "--watchdog-s",
+            min=0,
+            help="Start the engine again after so many seconds without a sign of life; 0: never.",
+        ),
+    ] = 60.0,
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="A line on stderr for each request; no texts.")
     ] = False,
@@ -86,7 +94,7 @@ def command(
             origins=tuple(cors_origin or ()),
             max_body_bytes=max_body_mib * 1024 * 1024,
         ),
-        limits=Limits(max_open=max_waiting),
+        limits=Limits(max_open=max_waiting, watchdog_s=watchdog_s),
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     if log_requests:

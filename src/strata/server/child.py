@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import os
 import queue
+import resource
 import signal
 import threading
 import time
@@ -84,6 +85,8 @@ class _Child:
         self._turn_began_s = 0.0
         self._step_s = 0.0  # the longest step of late: a chunk, where prompts are read
         self._has_ended = False
+        self._is_busy = True  # it loads
+        self._num_beats = 0
         self._lock = threading.Lock()  # of what follows
         self._cancelled: set[int] = set()
         self._open: set[int] = set()
@@ -123,7 +126,9 @@ class _Child:
     def _take_in(self, engine: Engine) -> bool:
         """Moves what has come to the rota, waiting while there is nothing; false at the end."""
         while not self._has_ended and (len(self._rota) == 0 or not self._waiting.empty()):
+            self._is_busy = len(self._rota) > 0 or not self._waiting.empty()
             submit = self._waiting.get()
+            self._is_busy = True
             if submit is None:
                 self._has_ended = True
             else:
@@ -154,6 +159,7 @@ class _Child:
                 now_s = time.monotonic()
                 self._step_s = max(self._step_s, now_s - event_began_s)
                 event_began_s = now_s
+                self._num_beats += 1
                 self._send_event(request_id, event)
                 if event.finish_reason is None and self._should_yield():
                     return
@@ -208,9 +214,13 @@ class _Child:
             allow=allow,
             form=None if submit.form is None else Form(submit.form.grammar),
             form_after="" if submit.form is None else submit.form.begins_after,
-            on_progress=lambda read, total: self._send(protocol.Progress(request_id, read, total)),
+            on_progress=lambda read, total: self._tell_read(request_id, read, total),
             should_yield=self._should_yield,
         )
+
+    def _tell_read(self, request_id: int, num_read: int, num_total: int) -> None:
+        self._num_beats += 1
+        self._send(protocol.Progress(request_id, num_read, num_total))
 
     def _send_event(self, request_id: int, event: TokenEvent) -> None:
         if event.text or event.token_ids:
@@ -237,7 +247,10 @@ class _Child:
         # Whoever asked is gone, or speaks another language: no one reads what is made here.
         os._exit(0 if self._is_ending else EXIT_FAILED)
 
-    def _take(self, message: protocol.Submit | protocol.Cancel | protocol.AskStatus) -> None:
+    def _take(
+        self,
+        message: protocol.Submit | protocol.Cancel | protocol.AskStatus | protocol.AskAlive,
+    ) -> None:
         match message:
             case protocol.Submit():
                 with self._lock:
@@ -259,6 +272,19 @@ class _Child:
                         conversations=dict(self._conversations()),
                     )
                 self._send(status)
+            case protocol.AskAlive():
+                self._send(self._alive())
+
+    def _alive(self) -> protocol.Alive:
+        """What tells a long step from one that never ends."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        others = resource.getrusage(resource.RUSAGE_CHILDREN)  # compilers
+        return protocol.Alive(
+            is_busy=self._is_busy,
+            num_beats=self._num_beats,
+            cpu_s=sum(item.ru_utime + item.ru_stime for item in (own, others)),
+            num_blocks=sum(item.ru_inblock + item.ru_oublock for item in (own, others)),
+        )
 
     def _end(self) -> None:
         with self._lock:
@@ -268,6 +294,7 @@ class _Child:
         self._waiting.put(None)
 
     def _tell_loading(self, num_done: int, num_total: int) -> None:
+        self._num_beats += 1
         self._send(protocol.Loading(num_done, num_total))
 
     def _send(self, message: protocol.Up) -> None:

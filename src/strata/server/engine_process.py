@@ -17,6 +17,7 @@ from strata.server.child_link import ChildLink
 from strata.server.engine_state import RETRY_AFTER_S, Limits, State, not_ready
 from strata.server.faults import Fault, fault_of_kind
 from strata.server.requests_log import RequestsLog
+from strata.server.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -30,6 +31,8 @@ AnswerMessage = protocol.Progress | protocol.Tokens | protocol.Ended
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 _MAX_TRIES: Final = 2
+# One that was killed and is still there hangs in the kernel; it is waited for no longer.
+_KILL_WAIT_S: Final = 10.0
 
 
 class _Open:
@@ -84,6 +87,10 @@ class EngineProcess:
         self._status_waiters: list[asyncio.Future[protocol.Status]] = []
         self._pause_s = _FIRST_PAUSE_S
         self._was_ready = False
+        self._watchdog = Watchdog(0)
+        self._guarding: asyncio.Task[None] | None = None
+        self.last_death = ""
+        """Why the child before this one ended, until this one is ready."""
         self._last_cause = ""  # why a model that was loaded once cannot be loaded again
         self.state = State.LOADING
         self.loaded = (0, 0)
@@ -103,10 +110,13 @@ class EngineProcess:
             self._open_engine,
             lambda link, item: loop.call_soon_threadsafe(self._take, link, item),
         )
+        self._watchdog = Watchdog(self._limits.watchdog_s)
+        self._guarding = loop.create_task(self._guard(self._link))
 
     async def close(self) -> None:
         """Ends the answers under way and the child; waits for it a bounded time."""
         self._set_state(State.CLOSED)
+        self._guard_no_more()
         if self._restart is not None:
             self._restart.cancel()
         for entry in list(self._open.values()):
@@ -128,6 +138,7 @@ class EngineProcess:
             doing = f"{len(self._open)} requests are under way" if self._open else "it loads"
             raise Fault(409, f"the model cannot be unloaded now: {doing}.", code="busy")
         link, self._link = self._link, None
+        self._guard_no_more()
         self._set_state(State.UNLOADED)
         self.pid = None
         await asyncio.to_thread(link.close, self._limits.close_wait_s)
@@ -260,10 +271,13 @@ class EngineProcess:
             entry.messages.put_nowait(item)
 
     def _follow(
-        self, item: protocol.Hello | protocol.Loading | protocol.Ready | protocol.Failed
+        self,
+        item: protocol.Hello | protocol.Loading | protocol.Ready | protocol.Alive | protocol.Failed,
     ) -> None:
         """A step in the child's own life."""
         match item:
+            case protocol.Alive():
+                self._watchdog.hear(item)
             case protocol.Hello():
                 self._greet(item)
             case protocol.Loading():
@@ -296,6 +310,7 @@ class EngineProcess:
             telemetry.notice_each("engine-process", "the engine is ready again.")
         self.ready = ready
         self._was_ready = True
+        self.last_death = ""
         self._last_cause = ""
         self._pause_s = _FIRST_PAUSE_S
         self._set_state(State.READY)
@@ -305,6 +320,7 @@ class EngineProcess:
     def _on_death(self, link: ChildLink) -> None:
         self._link = None
         self.pid = None
+        self._guard_no_more()
         failure = self._failure
         if not self._was_ready:
             self._failure = failure or protocol.Failed(
@@ -321,6 +337,7 @@ class EngineProcess:
             if failure is not None
             else link.describe_exit()
         )
+        self.last_death = cause
         self._last_cause = cause if is_load_failure else ""
         telemetry.notice_each(
             "engine-process", f"the engine's process ended: {cause}. It is started again."
@@ -332,6 +349,27 @@ class EngineProcess:
             self._restart = asyncio.get_running_loop().create_task(self._start_later())
         else:
             self.start()
+
+    async def _guard(self, link: ChildLink) -> None:
+        """Ends a child that hangs; what follows is as after any death."""
+        cause = await self._watchdog.guard(
+            lambda: link.send(protocol.AskAlive()), lambda: self.state is State.LOADING
+        )
+        hint = "\n  Try: again; strata serve --watchdog-s N where that is too short."
+        self._failure = protocol.Failed("EngineStopped", f"{cause}.{hint}", is_loading=False)
+        link.kill()
+        await asyncio.sleep(_KILL_WAIT_S)
+        self._take(link, None)
+
+    def _guard_no_more(self) -> None:
+        if self._guarding is not None:
+            self._guarding.cancel()
+            self._guarding = None
+
+    @property
+    def silent_s(self) -> float | None:
+        """How long the child has not answered, if that is worth a word."""
+        return self._watchdog.silent_s
 
     def _fail_begun(self, cause: str) -> None:
         """Ends the requests that the next child cannot answer as if nothing had happened."""

@@ -34,6 +34,8 @@ class Limits:
     """How long a request waits for a child that loads."""
     close_wait_s: float = 5.0
     """How long the child may take to end."""
+    watchdog_s: float = 60.0
+    """How long it may give no sign of life (``watchdog``); 0 for ever."""
 
 
 def not_ready(state: State, loaded: tuple[int, int], failure: str, last_cause: str) -> Fault:

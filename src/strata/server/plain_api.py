@@ -28,10 +28,16 @@ if TYPE_CHECKING:
 async def health(request: Request) -> Response:
     """200 when requests are answered; 503 with what is being done while they are not."""
     engine = _serving(request).engine
-    if engine.state is State.READY:
+    if engine.state is State.READY and engine.silent_s is None:
         return json_response({"status": "ok"})
     num_done, num_total = engine.loaded
-    body = {"status": str(engine.state), "loaded_bytes": num_done, "total_bytes": num_total}
+    body: dict[str, Any] = {"loaded_bytes": num_done, "total_bytes": num_total}
+    if engine.state is State.READY:
+        body = {"status": "not_answering", "silent_s": engine.silent_s, **body}
+    else:
+        body = {"status": str(engine.state), **body}
+    if engine.last_death:
+        body["why"] = f"the engine's process ended: {engine.last_death}."
     return json_response(body, 503, {"retry-after": "5"})
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 # Raised with every change that an older or newer other side would misread.
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, omit_defaults=True):
@@ -51,6 +51,10 @@ class Cancel(Message, frozen=True):
 
 class AskStatus(Message, frozen=True):
     """Down: send a ``Status``."""
+
+
+class AskAlive(Message, frozen=True):
+    """Down: send an ``Alive``."""
 
 
 class Shutdown(Message, frozen=True):
@@ -154,6 +158,15 @@ class Status(Message, frozen=True):
     """How often conversations were continued and from where, and what is kept of them."""
 
 
+class Alive(Message, frozen=True):
+    """Up: the answer to ``AskAlive``, from the thread that listens, whatever the other one does."""
+
+    is_busy: bool  # it loads, or has a request
+    num_beats: int  # messages of that work so far
+    cpu_s: float  # computed so far, by all threads
+    num_blocks: int  # of the disk, read and written so far
+
+
 class Failed(Message, frozen=True):
     """Up, last of all: the model could not be loaded, or the engine's loop died."""
 
@@ -162,8 +175,10 @@ class Failed(Message, frozen=True):
     is_loading: bool
 
 
-Down = Submit | Cancel | AskStatus | Shutdown
-Up = Hello | Loading | Ready | Notice | Progress | Tokens | Ended | Refused | Status | Failed
+Down = Submit | Cancel | AskStatus | AskAlive | Shutdown
+Up = (
+    Hello | Loading | Ready | Notice | Progress | Tokens | Ended | Refused | Status | Alive | Failed
+)
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DOWN: Final = msgspec.msgpack.Decoder(Down)
