@@ -110,6 +110,23 @@ def test_every_api_tells_what_was_reused(demo: Served):
     assert seen["/v1/completions"]["prompt_tokens_details"]["cached_tokens"] > 200
 
 
+def test_choices_share_the_prompt_that_one_of_them_read(demo: Served):
+    asked = {"model": "gpt-demo", "n": 3, "max_tokens": 4, "temperature": 1, "seed": 5}
+    prompts = {
+        "/v1/chat/completions": {"messages": first("Fay")},
+        "/v1/completions": {"prompt": FILLER * 20 + "Fay"},
+    }
+    for path, prompt in prompts.items():
+        status, content, _ = fetch(demo.address, path, json.dumps({**asked, **prompt}).encode())
+        assert (status, len(json.loads(content)["choices"])) == (200, 3)
+        ended = json.loads(fetch(demo.address, "/v1/monitor?requests=3")[1])["requests"]
+        third, second, one = ((item["prompt_tokens"], item["reused_tokens"]) for item in ended)
+        assert one[0] - one[1] > 20
+        assert second == third
+        # Where an answer begins close behind a kept turn, its few tokens are read again.
+        assert second[0] - second[1] == (7 if "messages" in prompt else 0)
+
+
 def test_a_killed_server_goes_on_where_it_was(tmp_path: Path, library: Engine):
     served = serve(tmp_path)
     messages = first("Eve")
