@@ -40,7 +40,7 @@ def unwritable(flag: str, path: Path, error: OSError) -> SettingsError:
     )
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, new_mode: int = 0o644) -> None:
     """Writes ``content`` to a new file of the same folder and renames it to ``path``.
 
     A link stays a link: the file it names is replaced. A device or a pipe is written to as it is,
@@ -61,7 +61,7 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files for their owner alone; a result is as readable as any other.
-        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else new_mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from strata.cli.chat_files import ChatFile, open_chat
 from strata.cli.console import Answer, Bar, interrupt, notices_on_stderr, say
 from strata.cli.options import ENGINE_SETTINGS, with_settings
 from strata.cli.run import Thinking, describe, thinking_values
@@ -13,7 +14,7 @@ from strata.cli.spoken import Spoken
 from strata.engine.engine import Engine
 from strata.engine.request import FinishReason, Message
 from strata.engine.sampler import SamplingParams
-from strata.errors import ContextTooLong, RequestError
+from strata.errors import ContextTooLong, RequestError, SettingsError
 from strata.settings import Settings
 
 with contextlib.suppress(ImportError):
@@ -28,6 +29,9 @@ HELP = """\
 Ctrl-C stops an answer; pressed twice it leaves."""
 
 PROMPT = "> "
+# Of a conversation that goes on, so that it is known again.
+_SHOWN_MESSAGES = 4
+_SHOWN_CHARS = 1500
 # Commands, and what may be said after each.
 _WORDS_AFTER: dict[str, tuple[str, ...]] = {
     "/help": (), "/reset": (), "/undo": (), "/think": ("on", "off"), "/quit": (),
@@ -38,9 +42,15 @@ class Chat:
     """The messages so far and what is done with each line typed."""
 
     def __init__(
-        self, engine: Engine, sampling: SamplingParams, *, thinking: bool | None = None
+        self,
+        engine: Engine,
+        sampling: SamplingParams,
+        *,
+        thinking: bool | None = None,
+        file: ChatFile | None = None,
     ) -> None:
         self._engine = engine
+        self._file = file or ChatFile()
         self._sampling = sampling
         self._template_values = thinking_values(engine, thinking)
         self._first: list[Message] = []
@@ -51,6 +61,17 @@ class Chat:
         if system is not None:
             self._first = [{"role": "system", "content": system}]
         self.messages = list(self._first)
+
+    def go_on(self) -> None:
+        """Puts the conversation of the file in place, and shows its last turns."""
+        file, self.messages = self._file, list(self._file.messages)
+        self._first = self.messages[:1] if self.messages[0]["role"] == "system" else []
+        say(f"going on with {file.name}, {len(self.messages)} messages:")
+        for message in self.messages[len(self._first) :][-_SHOWN_MESSAGES:]:
+            mark = PROMPT if message["role"] == "user" else ""
+            say(mark + _shortened(str(message["content"])))
+        if file.model != self._model:
+            say(f"note: it was led with {file.model}; this is {self._model}.")
 
     def obey(self, line: str) -> bool:
         """Carries out a line that begins with a slash; false when it asks to leave."""
@@ -64,6 +85,7 @@ class Chat:
             return False
         elif name == "/reset":
             self.begin(None)
+            self._file = self._file.renewed()
             say("a new conversation.")
         elif name == "/undo":
             self._undo()
@@ -93,6 +115,19 @@ class Chat:
                     say("  Or: /reset begins a new conversation.")
                 return
         self.messages.append({"role": "assistant", "content": reply})
+        self._keep()
+
+    @property
+    def _model(self) -> str:
+        return self._engine.spec.name or "model"
+
+    def _keep(self) -> None:
+        """Saves what was said, and the state behind it; a folder that refuses ends no talk."""
+        try:
+            self._file.save(self.messages, self._model)
+        except SettingsError as error:
+            say(f"{error}")
+        self._engine.settle()
 
     def _stream(self, answer: Answer, reading: Bar) -> str:
         parts: list[str] = []
@@ -134,10 +169,11 @@ class Chat:
             say("there is nothing to take back.")
             return
         del self.messages[-2:]
+        self._keep()
         say("the last question and its answer are gone.")
 
 
-@with_settings(*ENGINE_SETTINGS, "routing_trace")
+@with_settings(*ENGINE_SETTINGS, "routing_trace", "conversation_dir", "conversation_disk")
 def command(
     settings: Settings,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
@@ -151,8 +187,28 @@ def command(
     top_p: Annotated[float, typer.Option(help="Sample within this share of probability.")] = 0.8,
     seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
     thinking: Thinking = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the conversation kept last, or with the one of --chat."
+        ),
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--chat",
+            metavar="NAME|FILE",
+            help="Keep this conversation by this name in --conversation-dir, or in a file of its "
+            "own; go on with it if it is there.",
+        ),
+    ] = None,
 ) -> None:
     """Talk with the model. Type /help for what can be typed."""
+    file = open_chat(settings.conversation_dir, name, is_resumed=resume)
+    if file.messages and system is not None:
+        raise SettingsError(
+            f"{file.name} has begun already, so it takes no --system.\n  Try: another --chat"
+        )
     sampling = SamplingParams(
         temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, max_tokens=max_tokens
     )
@@ -162,8 +218,10 @@ def command(
         Engine.from_settings(settings, on_progress=loading) as engine,
     ):
         loading.close()
-        chat = Chat(engine, sampling, thinking=thinking)
+        chat = Chat(engine, sampling, thinking=thinking, file=file)
         chat.begin(system)
+        if file.messages:
+            chat.go_on()
         say(f"{engine.spec.name or 'model'}, context {engine.context_len} tokens. /help, Ctrl-D.")
         _converse(chat)
 
@@ -190,6 +248,11 @@ def _converse(chat: Chat) -> None:
                 return
         elif line:
             chat.answer(line)
+
+
+def _shortened(text: str) -> str:
+    """The end of a long text."""
+    return text if len(text) <= _SHOWN_CHARS else f"[...] {text[-_SHOWN_CHARS:]}"
 
 
 def _ask() -> str:
