@@ -95,26 +95,27 @@ void AheadReads::drop(size_t number) {
     items_.erase(items_.begin() + number);
 }
 
-// Makes a place free: of what was given up, or else of the oldest that was read for another layer.
-bool AheadReads::free_place(int64_t layer) {
+// Makes a place free: of what was given up, or else of the oldest of earlier calls.
+bool AheadReads::free_place() {
     for (size_t i = items_.size(); i-- > 0;)
         if (items_[i].is_left && items_[i].reads->is_done()) drop(i);
     for (size_t i = 0; places_.empty() && i < items_.size(); i++)
-        if (items_[i].reads->is_done() && source_.layer_of(items_[i].key) != layer) drop(i);
+        if (items_[i].reads->is_done() && items_[i].call != num_calls_) drop(i);
     return !places_.empty();
 }
 
 void AheadReads::begin(int64_t layer, const std::vector<int32_t> &experts) {
     int64_t num = 0;
+    num_calls_++;
     for (const int32_t expert : experts) {
         const int64_t key = source_.key_of(layer, expert);
         if (source_.homes_[key] || source_.place_of_[key] >= 0 || has(key)) continue;
-        if (!free_place(layer)) break;
+        if (!free_place()) break;
         const int32_t place = places_.back();
         try {
             auto reads = std::make_unique<ExpertReads>(source_, std::vector<int64_t>{key},
                                                        std::vector<uint8_t *>{source_.memory_of(place)}, true);
-            items_.push_back({key, place, false, std::move(reads)});
+            items_.push_back({key, num_calls_, place, false, std::move(reads)});
         } catch (const std::exception &) { // no memory: whoever asks will read it
             break;
         }

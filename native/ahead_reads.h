@@ -71,18 +71,18 @@ class AheadReads {
 
   private:
     struct Item {
-        int64_t key;
+        int64_t key, call; // which call of begin()
         int32_t place;
         bool is_left; // given up, and on its way still
         std::unique_ptr<ExpertReads> reads;
     };
 
     void drop(size_t number);
-    bool free_place(int64_t layer);
+    bool free_place();
 
     ExpertSource &source_;
     std::vector<int32_t> places_; // free ones
-    int64_t num_places_;
+    int64_t num_places_, num_calls_ = 0;
     std::deque<Item> items_; // the oldest first
 };
 

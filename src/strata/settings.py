@@ -113,6 +113,16 @@ class Settings:
             "each.",
         ),
     )
+    look_ahead: bool = field(
+        default=True,
+        metadata=_wish(
+            bool,
+            "--look-ahead/--no-look-ahead",
+            "Where experts are read from a disk: read beforehand those that the next layer is "
+            "likely to want. Texts are the same without.",
+            env="STRATA_LOOK_AHEAD",
+        ),
+    )
     vram_reserve: int = field(
         default=256,
         metadata=_wish(
@@ -190,6 +200,15 @@ class Settings:
             env="STRATA_PCIE_FRAC",
             minimum=0,
             maximum=1,
+        ),
+    )
+    keep_copied: bool = field(
+        default=False,
+        metadata=_wish(
+            bool,
+            "--keep-copied/--forget-copied",
+            "Experts that are copied to a card for one token stay there, in the slots of those "
+            "that are worth least.",
         ),
     )
     threads: int | None = field(

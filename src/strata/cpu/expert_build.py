@@ -24,6 +24,7 @@ from strata.cpu.expert_store import (
     store_layout,
 )
 from strata.cpu.expert_tier import ExpertTier
+from strata.cpu.look_ahead import NO_LOOK_AHEAD, look_ahead_of, router_bytes
 from strata.errors import PlanError
 from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import CACHE_BYTES
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from strata._native import Context
     from strata.cpu.expert_files import ExpertsOnDisk
     from strata.cpu.expert_layers import LayerShape
+    from strata.cpu.look_ahead import LookAhead
     from strata.formats.tensor_index import TensorIndex
     from strata.model_spec import ModelSpec
     from strata.settings import Settings
@@ -103,14 +105,26 @@ def open_tier(
             "  Try: a larger --ram-limit, a smaller --context, or close other programs."
         )
     disk = experts_on_disk(ctx, index, spec, shapes, settings, on_progress)
-    num_places = max(spec.top_k, cache_places(room, place, is_packed=disk.is_packed))
+    num_places, ahead = _division(room, place, spec, settings, is_packed=disk.is_packed)
     telemetry.notice(
         "expert-tier",
         f"experts take {format_bytes(whole)}, of which {format_bytes(num_places * place)} are kept "
         "in memory; the others are read from the disk when they are wanted.",
     )
     none_kept = [np.zeros(0, np.int64)] * len(shapes)
-    return ExpertTier(ctx, shapes, disk, none_kept, num_places)
+    return ExpertTier(ctx, shapes, disk, none_kept, num_places, ahead)
+
+
+def _division(
+    room: int, place: int, spec: ModelSpec, settings: Settings, *, is_packed: bool
+) -> tuple[int, LookAhead]:
+    """Experts that are cached in so many bytes, and what is read ahead beside them."""
+    if settings.look_ahead:
+        num = cache_places(room - router_bytes(spec), place, is_packed=is_packed)
+        ahead = look_ahead_of(num, spec)
+        if num - ahead.num_places >= spec.top_k:
+            return num - ahead.num_places, ahead
+    return max(spec.top_k, cache_places(room, place, is_packed=is_packed)), NO_LOOK_AHEAD
 
 
 def cache_places(room: int, place: int, *, is_packed: bool) -> int:
@@ -178,9 +192,12 @@ def open_host(
     )
     telemetry.notice("expert-tier", f"{plan.describe()}; the others stay on the disk.")
     disk = experts_on_disk(ctx, index, spec, shapes, settings, on_progress)
+    num_places, ahead = _division(
+        int(num_places) * place, place, spec, settings, is_packed=True
+    )  # fmt: skip
     keys = np.sort(plan.keys)
     kept = [keys[keys // spec.num_experts == i] % spec.num_experts for i in range(spec.num_layers)]
-    return TieredExperts(ctx, spec, shapes, ExpertTier(ctx, shapes, disk, kept, int(num_places)))
+    return TieredExperts(ctx, spec, shapes, ExpertTier(ctx, shapes, disk, kept, num_places, ahead))
 
 
 def experts_on_disk(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from strata.errors import StrataError
     from strata.formats.model_tensors import ModelTensors
     from strata.model_spec import ModelSpec
+    from strata.tiers.share import Cost
 
 
 class TieredExperts(ExpertServing):

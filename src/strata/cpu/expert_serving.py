@@ -67,6 +67,9 @@ class ExpertServing:
         """Nothing more is to be said of a refused request where no file is read."""
         return None
 
+    def stop_look_ahead(self) -> None:
+        """Nothing is read ahead where no file is read."""
+
     def permutation(self, format_name: str) -> NDArray[np.int64]:
         """See ``panel_bits``."""
         if format_name not in self._panel_bits:

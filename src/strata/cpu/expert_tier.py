@@ -15,6 +15,7 @@ import numpy as np
 
 from strata import _native, telemetry
 from strata.cpu.expert_layers import READ_PAST, allocate, factors_of
+from strata.cpu.look_ahead import NO_LOOK_AHEAD, AheadCounts, packed_router
 from strata.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from strata._native import Context, ExpertReads, ExpertSource
     from strata.cpu.expert_files import ExpertsOnDisk
     from strata.cpu.expert_layers import LayerShape
+    from strata.cpu.look_ahead import LookAhead
     from strata.formats.model_tensors import ModelTensors
 
 
@@ -62,6 +64,7 @@ class ExpertTier:
         disk: where every expert can be read.
         kept: for each layer the experts that stay in memory.
         num_places: of the cache, at least one.
+        ahead: experts that are read before they are asked for.
 
     Attributes:
         source: what a server and the products take experts from.
@@ -81,13 +84,16 @@ class ExpertTier:
         disk: ExpertsOnDisk,
         kept: Sequence[NDArray[np.int64]],
         num_places: int,
+        ahead: LookAhead = NO_LOOK_AHEAD,
     ) -> None:
+        self._ctx, self._ahead = ctx, ahead
         self._shapes, self._disk, self._num_places = tuple(shapes), disk, num_places
         self.kept = tuple(kept)
         self.place_bytes = max(shape.blob_bytes for shape in shapes)
         sizes = [len(own) * shape.blob_bytes for own, shape in zip(kept, shapes, strict=True)]
         starts = np.cumsum([0, *sizes])
-        self._num_bytes = int(starts[-1]) + num_places * self.place_bytes + READ_PAST
+        all_places = num_places + ahead.num_places
+        self._num_bytes = int(starts[-1]) + all_places * self.place_bytes + READ_PAST
         self._memory = allocate(self._num_bytes)
         base = self._memory.ctypes.data
         self.kept_addresses: list[int] = (base + starts[:-1]).tolist()
@@ -99,8 +105,10 @@ class ExpertTier:
         files = self._opened(disk.paths)
         self.source: ExpertSource = _native.ExpertSource(
             ctx, [shape.native for shape in shapes], files, disk.extents,
-            base + int(starts[-1]), num_places, self.place_bytes, (self._memory, self.scales),
+            base + int(starts[-1]), all_places, self.place_bytes, (self._memory, self.scales),
+            ahead.num_places,
         )  # fmt: skip
+        self.source.look_ahead(ahead.top_k)
 
     @property
     def num_bytes(self) -> int:
@@ -131,8 +139,27 @@ class ExpertTier:
         self.read(layer, kept, places)
         for expert, place in zip(kept, places, strict=True):
             self.source.set_home(layer, expert, place)
+        self._set_router(layer, tensors)
         num_bytes = sum(tensors.index[name].num_bytes for name in dict.fromkeys(shape.names))
         tensors.advance(num_bytes)
+
+    def stop_look_ahead(self) -> None:
+        """Reads nothing ahead: what comes is not what routers choose."""
+        self.source.look_ahead(0)
+
+    def resume_look_ahead(self) -> None:
+        """The end of that."""
+        self.source.look_ahead(self._ahead.top_k)
+
+    def ahead_counts(self) -> AheadCounts:
+        """Of all layers, since the start."""
+        return AheadCounts(*self.ahead_counts_by_layer().sum(axis=0).tolist())
+
+    def ahead_counts_by_layer(self) -> NDArray[np.int64]:
+        """[L, ``AheadCounts``] since the start."""
+        out = np.zeros((len(self._shapes), len(AheadCounts._fields)), np.int64)
+        self.source.read_ahead_counts(out)
+        return out
 
     def begin_read(self, layer: int, experts: list[int], places: list[int]) -> ExpertReads:
         """Begins to copy blobs to these addresses, whole pages each; nothing is cached for it."""
@@ -166,6 +193,17 @@ class ExpertTier:
 
     def counts_by_layer(self) -> NDArray[np.int64]:
         """[L, ``FOUND``] since the start."""
+    def _set_router(self, layer: int, tensors: ModelTensors) -> None:
+        """Lets a layer's experts be guessed by its router, where anything is read ahead.
+
+        Raises:
+            CheckpointError: the router holds NaN or infinity.
+        """
+        if self._ahead.num_places:
+            router = packed_router(self._ctx, layer, tensors)
+            if router is not None:
+                self.source.set_router(layer, router)
+
         out = np.zeros((len(self._shapes), len(FOUND)), np.int64)
         self.source.read_counts(out)
         return out

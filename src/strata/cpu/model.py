@@ -98,6 +98,8 @@ class CpuModel:
     def force_routing(self, feed: RoutingFeed) -> None:
         """Takes the feed's experts in the place of the router's from now on; for measuring."""
         self.routing = feed
+        if self.expert_tier is not None:
+            self.expert_tier.stop_look_ahead()
 
     def memory_report(self) -> Mapping[str, int]:
         """Bytes by what they serve: packed weights, n-gram rows kept. Sessions come on top."""

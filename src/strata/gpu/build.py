@@ -174,6 +174,7 @@ def _cache_options(spec: ModelSpec, settings: Settings) -> CacheOptions:
         policy=settings.expert_policy,
         policy_options=PolicyOptions(max_admissions=ADMISSIONS),
         staged_share=settings.pcie_frac,
+        keeps_staged=settings.keep_copied,
         profile=starting_profile(settings, spec),
         has_full_check=settings.verify_slots,
     )

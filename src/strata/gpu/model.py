@@ -97,6 +97,7 @@ class GpuModel:
         self._serving, self._told = threading.Lock(), threading.local()
         self._session_bytes = 0  # of the largest conversation so far
         self._forced: ForcedRouting | None = None
+        self._host = host
         self.experts: ExpertCache | None = None
         self.lender: Lender | None = None
         if host is not None and slots is not None:
@@ -168,6 +169,8 @@ class GpuModel:
     def force_routing(self, feed: RoutingFeed) -> None:
         """Windows of sessions made from now on take the feed's experts; for measuring."""
         self._forced = ForcedRouting(feed, self._spec, self.device)
+        if self._host is not None:
+            self._host.stop_look_ahead()
         self.weights = self._forced.joined(self.weights)
 
     @contextmanager

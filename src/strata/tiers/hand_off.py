@@ -115,6 +115,9 @@ class ExpertHost(Protocol):
     def take_failure(self) -> StrataError | None:
         """Why a request was refused, if there is more to say than that; told once."""
 
+    def stop_look_ahead(self) -> None:
+        """Guesses no more what routers will choose: others choose."""
+
     def permutation(self, format_name: str) -> NDArray[np.int64]:
         """Where bits of sixteen stored rows lie in a panel; ``expert_serving.panel_bits``."""
 
