@@ -79,6 +79,18 @@ class TieredExperts(ExpertServing):
         """Where experts were found since the start."""
         return self.tier.counts()
 
+    def stop_look_ahead(self) -> None:
+        """Reads nothing ahead any more."""
+        self.tier.stop_look_ahead()
+
+    def measured(self) -> Cost:
+        """What it costs to compute experts that are in memory, measured now."""
+        self.tier.stop_look_ahead()
+        try:
+            return super().measured()
+        finally:
+            self.tier.resume_look_ahead()
+
     def close(self) -> None:
         """Ends the threads and closes the files.
 

@@ -12,7 +12,7 @@ from strata.settings import Settings
 
 
 @pytest.mark.parametrize("wish", [True, False, None])
-def test_copied_experts_stay_only_where_that_is_wished(wish: bool | None) -> None:
+def test_copied_experts_stay_only_where_that_is_wished(*, wish: bool | None) -> None:
     spec, _ = spec_of(GEOMETRIES["tiny"])
     settings = Settings.from_options({} if wish is None else {"keep_copied": wish})
     assert _cache_options(spec, settings).keeps_staged is bool(wish)
