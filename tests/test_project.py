@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from scripts.write_docs import MODULES, SETTINGS, modules_page, settings_page
 
 import strata
 from strata.cli.app import COMMANDS
@@ -75,6 +76,16 @@ def test_links_in_docs_lead_somewhere():
         if not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+def test_pages_made_from_the_code_are_up_to_date():
+    told = "to write them anew: python scripts/write_docs.py"
+    assert MODULES.read_text() == modules_page(), told
+    assert SETTINGS.read_text() == settings_page(SETTINGS.read_text()), told
+
+
+def test_every_module_says_what_it_is_for():
+    assert [line for line in modules_page().splitlines() if line.endswith("|  |")] == []
 
 
 def test_readme_names_every_command():

@@ -64,7 +64,7 @@ class Settings:
         metadata=_wish(
             int,
             "--vram-limit",
-            "Most memory taken on a graphics card, in MiB or as 12G. Default: what is free.",
+            "Most VRAM taken, in MiB or as 12G. Default: what is free.",
             env="STRATA_VRAM_LIMIT",
             minimum=1,
             maximum=1 << 24,
@@ -76,7 +76,7 @@ class Settings:
         metadata=_wish(
             int,
             "--ram-limit",
-            "Most memory of the machine taken, in MiB or as 8G: experts that have no room in it "
+            "Most RAM taken, in MiB or as 8G: experts that have no room in it "
             "are read from the disk when they are wanted. Default: what is free, less an eighth "
             "of it or 4 GiB.",
             env="STRATA_RAM_LIMIT",
@@ -90,8 +90,7 @@ class Settings:
         metadata=_wish(
             bool,
             "--resident-experts/--all-experts-in-memory",
-            "Keep in memory only experts that are not on the card; the others are in the expert "
-            "store.",
+            "Keep in RAM only experts that are not in VRAM; the others are in the expert store.",
         ),
     )
     expert_store: Path | None = field(
@@ -100,7 +99,7 @@ class Settings:
             Path,
             "--expert-store",
             "Folder of the expert store, a file that is made once for a model whose experts do not "
-            "all fit in memory. Default: the model's folder.",
+            "all fit in RAM. Default: the model's folder.",
             env="STRATA_EXPERT_STORE",
         ),
     )
@@ -128,7 +127,7 @@ class Settings:
         metadata=_wish(
             int,
             "--vram-reserve-mib",
-            "Memory of a graphics card that slots for experts leave free, in MiB.",
+            "VRAM that slots for experts leave free, in MiB.",
             env="STRATA_VRAM_RESERVE",
             minimum=0,
             maximum=1 << 24,
@@ -139,8 +138,8 @@ class Settings:
         metadata=_wish(
             int,
             "--expert-cache",
-            "Experts kept on a graphics card, of all layers together; the processor computes the "
-            "others. Default: all, or as many as its memory has room for.",
+            "Experts kept in VRAM, of all layers together; the processor computes the others. "
+            "Default: all, or as many as there is room for.",
             env="STRATA_EXPERT_CACHE",
             minimum=0,
             maximum=1 << 24,
@@ -159,7 +158,7 @@ class Settings:
         metadata=_wish(
             str,
             "--expert-policy",
-            "Which experts stay on the card; strata replay compares them.",
+            "Which experts stay in VRAM; strata replay compares them.",
             choices=EXPERT_POLICIES,
         ),
     )
@@ -168,8 +167,8 @@ class Settings:
         metadata=_wish(
             Path,
             "--expert-profile",
-            "Ranking of experts, as strata replay --save-profile writes it: the best are on the "
-            "card from the start, and what is learned of them is written back at the end.",
+            "Ranking of experts, as strata replay --save-profile writes it: the best are in VRAM "
+            "from the start, and what is learned of them is written back at the end.",
         ),
     )
     profile_dir: Path | None = field(
@@ -186,7 +185,7 @@ class Settings:
         metadata=_wish(
             bool,
             "--verify-slots/--no-verify-slots",
-            "Compare every expert on the card with the copy in memory before the first token, not "
+            "Compare every expert in VRAM with the copy in RAM before the first token, not "
             "only one.",
         ),
     )
@@ -195,7 +194,7 @@ class Settings:
         metadata=_wish(
             float,
             "--pcie-frac",
-            "Part of the experts missing on the card that is copied there instead of computed by "
+            "Part of the experts missing in VRAM that is copied there instead of computed by "
             "the processor. Default: what ends both at the same time.",
             env="STRATA_PCIE_FRAC",
             minimum=0,
@@ -247,7 +246,7 @@ class Settings:
             int,
             "--chunk --prefill",
             "Prompt tokens read in one step; cuts lie at multiples of it. Default: 512, on a card "
-            "8192 or what its memory has room for, or what its slots for experts can lend.",
+            "8192 or what its VRAM has room for, or what its slots for experts can lend.",
             env="STRATA_CHUNK",
             minimum=1,
             maximum=1 << 16,
@@ -267,8 +266,8 @@ class Settings:
         metadata=_wish(
             bool,
             "--direct-io/--no-direct-io",
-            "Read n-gram rows past the page cache, so that they do not push weights out of memory. "
-            "Default: where the table is larger than half of the memory that is free.",
+            "Read n-gram rows past the page cache, so that they do not push weights out of RAM. "
+            "Default: where the table is larger than half of the RAM that is free.",
             env="STRATA_DIRECT_IO",
         ),
     )
@@ -300,7 +299,7 @@ class Settings:
         metadata=_wish(
             int,
             "--conversation-ram",
-            "Memory for conversations besides the current one, in MiB; 0 keeps none. Default: a "
+            "RAM for conversations besides the current one, in MiB; 0 keeps none. Default: a "
             "quarter of what is free, at most 8192.",
             env="STRATA_CONVERSATION_RAM",
             minimum=0,
@@ -378,19 +377,6 @@ def wish_of(name: str) -> Wish:
 def default_of(name: str) -> object:
     """Default of one field."""
     return Settings.__dataclass_fields__[name].default
-
-
-def settings_table() -> str:
-    """The settings as a Markdown table, for docs/settings.md."""
-    lines = ["| name | flag | environment | default | meaning |", "| --- | --- | --- | --- | --- |"]
-    for item in fields(Settings):
-        wish: Wish = item.metadata["wish"]
-        flag = ", ".join(f"`{part}`" for part in wish.flags)
-        env = f"`{wish.env}`" if wish.env else ""
-        choices = f" One of {', '.join(wish.choices)}." if wish.choices else ""
-        default = "" if item.default is None else f"`{item.default}`"
-        lines.append(f"| `{item.name}` | {flag} | {env} | {default} | {wish.help}{choices} |")
-    return "\n".join(lines) + "\n"
 
 
 def is_debug() -> bool:

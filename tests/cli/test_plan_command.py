@@ -23,14 +23,14 @@ def run(*arguments: str):
 def test_a_plan_is_said_in_sentences(demo: str) -> None:
     found = run(demo, "--vram", "790M", "--ram", "4G")
     assert found.exit_code == 0, found.output
-    for text in ("routed experts", "experts, all of them", "have slots on the card",
+    for text in ("routed experts", "experts, all of them", "have slots in VRAM",
                  "Decoding: about", "What holds a token up most is", "Reckoned with"):  # fmt: skip
         assert text in found.output, text
 
 
 def test_a_plan_is_json(demo: str) -> None:
     told = json.loads(run(demo, "--vram", "790M", "--ram", "4G", "--json").output)
-    assert told["experts"]["card"] + told["experts"]["memory"] == told["experts"]["all"] == 256
+    assert told["experts"]["vram"] + told["experts"]["ram"] == told["experts"]["all"] == 256
     assert told["warm"]["tokens_per_s"] > 0
     assert told["warm"]["binding"] in told["warm"]["limits_s"]
 

@@ -41,7 +41,7 @@ def test_places_waits_and_layers_are_told() -> None:
         "75.0 % of 20 looked up by 1 windows were in slots",
         "waited 1.50 ms for the processor, which computed 4.00 ms",
         "a window without misses takes 4.00 ms",
-        "reads from the file 3.0 GB/s",
+        "reads from the disk 3.0 GB/s",
     ):
         assert line in text
     rows = {line.split("  ")[0]: line.split() for line in text.splitlines()}
@@ -59,8 +59,8 @@ def test_without_slots_it_is_memory_that_is_told() -> None:
     tally.add_window(np.array([8]), np.array([0]), np.array([0]))
     tally.add("from_file", np.array([2]))
     text = shown(stats_parts(tally.counts(), None))
-    assert "75.0 % of 8 looked up by 1 windows were in memory" in text
-    assert "of these read from the file" in text
+    assert "75.0 % of 8 looked up by 1 windows were in RAM" in text
+    assert "of these read from the disk" in text
 
 
 def test_without_an_expert_cache_one_line_is_enough() -> None:
@@ -71,7 +71,7 @@ def test_without_an_expert_cache_one_line_is_enough() -> None:
 
 def test_what_was_foretold_stands_beside_what_was() -> None:
     timings = Timings(5, 0, 11, 0.1, 0.1, 0.1, experts=counts())
-    limits = {"card": 0.02, "processor": 0.0, "link": 0.0, "file": 0.0}
+    limits = {"card": 0.02, "processor": 0.0, "link": 0.0, "disk": 0.0}
     told = compare(Forecast(0.5, 0.0, 0.02, limits), timings)
     assert told == (
         "foretold for made-up routing: 50.0 % in slots, 50.0 tokens/s; it was 75.0 %, "

@@ -22,22 +22,22 @@ _LIMIT_WORDS = {
     "card": "the card itself",
     "processor": "the processor, which computes experts that have no slot",
     "link": "the link, over which experts are copied",
-    "file": "the drive, from which experts are read",
+    "disk": "the disk, from which experts are read",
 }
 
 
 def command(
     file: Annotated[Path, typer.Argument(help="GGUF file, any shard, or a folder with one model.")],
     vram: Annotated[
-        str, typer.Option(help="Memory of the card that may be taken, as 12G or 800M.")
+        str, typer.Option(help="VRAM that may be taken, as 12G or 800M.")
     ] = "12G",
-    ram: Annotated[str, typer.Option(help="Memory of the machine that may be taken.")] = "32G",
-    link: Annotated[float, typer.Option(min=0.01, help="GB/s between memory and card.")] = 25.0,
+    ram: Annotated[str, typer.Option(help="RAM that may be taken.")] = "32G",
+    link: Annotated[float, typer.Option(min=0.01, help="GB/s between RAM and card.")] = 25.0,
     pool: Annotated[
         float, typer.Option(min=0.01, help="GB/s at which the processor computes experts.")
     ] = 40.0,
-    disk: Annotated[float, typer.Option(min=0.001, help="GB/s read from the drive.")] = 3.0,
-    card: Annotated[float, typer.Option(min=1, help="GB/s of the card's own memory.")] = 500.0,
+    disk: Annotated[float, typer.Option(min=0.001, help="GB/s read from the disk.")] = 3.0,
+    card: Annotated[float, typer.Option(min=1, help="GB/s of the VRAM.")] = 500.0,
     rates: Annotated[
         Path | None,
         typer.Option(help="Measured rates, from strata bench --rates, instead of those four."),
@@ -59,7 +59,7 @@ def command(
         bool, typer.Option("--expert-cache-per-layer", help="Divide the slots by layer.")
     ] = False,
     reserve: Annotated[
-        int, typer.Option("--vram-reserve-mib", min=0, help="MiB of the card left free.")
+        int, typer.Option("--vram-reserve-mib", min=0, help="MiB of VRAM left free.")
     ] = 256,
     pcie_frac: Annotated[
         float | None, typer.Option(min=0, max=1, help="Part of the misses that is copied.")
@@ -127,18 +127,18 @@ def sentences(report: PlanReport, *, is_made_up: bool) -> list[str]:
     whole = places.num_layers * places.num_experts
     lines = []
     if places.card >= whole:
-        lines.append(f"Every one of the {whole} experts has a place on the card.")
+        lines.append(f"Every one of the {whole} experts has a place in VRAM.")
     else:
         far = whole - places.card - places.memory
         lines.append(
-            f"Of {whole} experts {places.card} have slots on the card and {places.memory} lie in "
-            "memory, where the processor computes them when they are wanted"
-            + (f"; {far} are read from the file when they are wanted." if far else ".")
+            f"Of {whole} experts {places.card} have slots in VRAM and {places.memory} lie in RAM, "
+            "where the processor computes them when they are wanted"
+            + (f"; {far} are read from the disk when they are wanted." if far else ".")
         )
         lines.append(
             f"Of the experts that tokens ask for, {100 * cold.hit_rate:.0f} % should be in slots "
             f"in the first {COLD_TOKENS} tokens and {100 * warm.hit_rate:.0f} % later"
-            + (f"; {100 * warm.file_rate:.1f} % are read from the file." if far else ".")
+            + (f"; {100 * warm.file_rate:.1f} % are read from the disk." if far else ".")
         )
     lines.append(
         f"Decoding: about {cold.tokens_per_s:.0f} tokens/s at first, {warm.tokens_per_s:.0f} later."
@@ -172,11 +172,11 @@ def _region_table(report: PlanReport) -> Table:
     table.add_column("where")
     table.add_column("what")
     table.add_column("bytes", justify="right")
-    for place in ("card", "memory", "file"):
+    for place, label in (("vram", "VRAM"), ("ram", "RAM"), ("disk", "disk")):
         own = [item for item in report.regions if item.place == place]
         for item in own:
-            table.add_row(place, item.what, format_bytes(item.num_bytes))
+            table.add_row(label, item.what, format_bytes(item.num_bytes))
         if len(own) > 1:
             total = sum(item.num_bytes for item in own)
-            table.add_row(place, "in all", format_bytes(total))
+            table.add_row(label, "in all", format_bytes(total))
     return table

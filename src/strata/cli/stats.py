@@ -35,7 +35,7 @@ def stats_parts(counts: TierCounts | None, rates: TierRates | None) -> list[str 
     if lookups and not counts.bytes_of("hits", "copied", "moved"):
         # No card, or one without slots.
         share = 100 * (1 - counts.total("from_file") / lookups)
-        told = f"{share:.1f} % of {lookups} looked up by {counts.windows} windows were in memory"
+        told = f"{share:.1f} % of {lookups} looked up by {counts.windows} windows were in RAM"
     parts: list[str | Table] = [f"experts: {told}", _place_table(counts)]
     if counts.windows and counts.total("answers"):
         wait_ms = counts.total("wait_ns") / 1e6 / counts.windows
@@ -72,7 +72,7 @@ def describe_rates(rates: TierRates) -> str:
     if rates.link_bytes_per_s is not None:
         parts.append(f"moves beside windows {format_rate(rates.link_bytes_per_s)}")
     if rates.disk_bytes_per_s is not None:
-        parts.append(f"reads from the file {format_rate(rates.disk_bytes_per_s)}")
+        parts.append(f"reads from the disk {format_rate(rates.disk_bytes_per_s)}")
     return "; ".join(parts)
 
 
@@ -86,7 +86,7 @@ def _place_table(counts: TierCounts) -> Table:
         ("in slots", "hits", windows),
         ("computed by the processor", "computed", windows),
         ("copied for a window", "copied", windows),
-        ("of these read from the file", "from_file", windows),
+        ("of these read from the disk", "from_file", windows),
         ("moved to slots", "moved", 0),
         ("prompts: in slots", "prompt_hits", prompts),
         ("prompts: copied", "prompt_copied", prompts),
@@ -102,7 +102,7 @@ def _place_table(counts: TierCounts) -> Table:
 
 def _layer_table(counts: TierCounts) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in ("layer", "in slots", "computed", "copied", "from file", "waited, us a window"):
+    for heading in ("layer", "in slots", "computed", "copied", "from disk", "waited, us a window"):
         table.add_column(heading, justify="right")
     names = ("lookups", "hits", "computed", "copied", "from_file", "wait_ns")
     for layer, row in enumerate(zip(*(counts.of(name).tolist() for name in names), strict=True)):

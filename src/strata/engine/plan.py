@@ -47,15 +47,15 @@ class Machine:
     """What there is to be planned for. Bytes, and bytes a second.
 
     Attributes:
-        card: of memory, the driver's share included.
-        memory: of the machine.
-        link, pool, disk, card_rate: what passes between memory and card, what the processor's
-            threads compute experts at, what a drive reads, what the card reads of its own memory.
+        vram: of the card, the driver's share included.
+        ram: of the machine.
+        link, pool, disk, card_rate: what passes between RAM and card, what the processor's threads
+            compute experts at, what is read from the disk, what the card reads of its VRAM.
         rates: as measured, which stand in for those four.
     """
 
-    card: int
-    memory: int
+    vram: int
+    ram: int
     link: float = 25e9
     pool: float = 40e9
     disk: float = 3e9
@@ -78,7 +78,7 @@ class PlanWishes:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes of one kind in one place: "card", "memory" or "file"."""
+    """Bytes of one kind in one place: "vram", "ram" or "disk"."""
 
     place: str
     what: str
@@ -122,9 +122,9 @@ class PlanReport:
             ],
             "experts": {
                 "all": whole,
-                "card": self.places.card,
-                "memory": min(self.places.memory, whole - self.places.card),
-                "file": max(0, whole - self.places.card - self.places.memory),
+                "vram": self.places.card,
+                "ram": min(self.places.memory, whole - self.places.card),
+                "disk": max(0, whole - self.places.card - self.places.memory),
                 "bytes_each": self.expert_bytes,
             },
             "rates": self.rates.as_dict(),
@@ -210,8 +210,8 @@ class _Planner:
 
     def report(self) -> PlanReport:
         machine = self._machine
-        plan, slots = self._card_plan(machine.card)
-        places = self._places(slots, machine.memory)
+        plan, slots = self._card_plan(machine.vram)
+        places = self._places(slots, machine.ram)
         cold, warm = self._forecasts(places, self._rates, self._expert_bytes)
         report = PlanReport(
             regions=self._regions(plan, places),
@@ -292,21 +292,21 @@ class _Planner:
 
     def _regions(self, plan: MemoryPlan, places: Places) -> list[Region]:
         sizes = {**plan.weights, **plan.session, "driver": DRIVER_BYTES}
-        regions = [Region("card", name, size) for name, size in sizes.items() if size]
-        regions.append(Region("memory", "process", PROCESS_BYTES))
+        regions = [Region("vram", name, size) for name, size in sizes.items() if size]
+        regions.append(Region("ram", "process", PROCESS_BYTES))
         far = self._num_pairs - places.card - places.memory
         whole = self._num_pairs * self._home_bytes
-        if places.memory and PROCESS_BYTES + whole <= self._machine.memory:
-            regions.append(Region("memory", "experts, all of them", whole))
+        if places.memory and PROCESS_BYTES + whole <= self._machine.ram:
+            regions.append(Region("ram", "experts, all of them", whole))
         elif places.memory:
             kept = places.memory * self._home_bytes
-            regions.append(Region("memory", "experts in no slot", kept))
+            regions.append(Region("ram", "experts in no slot", kept))
         if far:
-            regions.append(Region("file", "experts in neither", far * self._home_bytes))
+            regions.append(Region("disk", "experts in neither", far * self._home_bytes))
         for name in ("per_layer_token_embd.weight", "token_embd.weight"):
             if name in self._entries:
                 what = "n-gram table" if name.startswith("per") else "embedding"
-                regions.append(Region("file", what, self._entries[name].num_bytes))
+                regions.append(Region("disk", what, self._entries[name].num_bytes))
         return regions
 
     def _prompt_limit(self, places: Places, size: Wishes, slots: SlotLayout | None) -> float | None:
@@ -334,16 +334,16 @@ class _Planner:
         if places.card < self._num_pairs:
             more = min(self._num_pairs, places.card + 4 * GiB // size)
             near = min(places.memory, self._num_pairs - more)
-            add("4 GiB more on the card", replace(places, card=more, memory=near), rates, size)
-            add("a processor or memory half as fast again", places,
+            add("4 GiB more VRAM", replace(places, card=more, memory=near), rates, size)
+            add("a processor or RAM half as fast again", places,
                 faster(rates, "processor", 1.5), size)  # fmt: skip
             add("a link twice as fast", places, faster(rates, "link", 2.0), size)
             smaller = replace(places, card=min(self._num_pairs, places.card * 4 // 3))
             add("a file with experts a quarter smaller", smaller, rates, size * 3 // 4)
         if places.card + places.memory < self._num_pairs:
             near = min(self._num_pairs - places.card, places.memory + 8 * GiB // self._home_bytes)
-            add("8 GiB more memory", replace(places, memory=near), rates, size)
-            add("a drive twice as fast", places, faster(rates, "file", 2.0), size)
+            add("8 GiB more RAM", replace(places, memory=near), rates, size)
+            add("a disk twice as fast", places, faster(rates, "disk", 2.0), size)
         add("a card twice as fast", places, faster(rates, "card", 2.0), size)
         return sorted(found, key=lambda item: -item[1])[:3]
 

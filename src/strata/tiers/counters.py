@@ -74,10 +74,10 @@ class TierCounts:
     def tier_bytes(self) -> dict[str, int]:
         """Bytes of experts read in each place, and over the link between two of them."""
         return {
-            "card": self.bytes_of("hits", "copied", "prompt_hits", "prompt_copied"),
-            "memory": self.bytes_of("computed"),
+            "vram": self.bytes_of("hits", "copied", "prompt_hits", "prompt_copied"),
+            "ram": self.bytes_of("computed"),
             "link": self.bytes_of("copied", "moved", "prompt_copied"),
-            "file": self.total("file_bytes"),
+            "disk": self.total("file_bytes"),
         }
 
     def as_dict(self) -> dict[str, Any]:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-# A drive of which nothing is known.
+# A disk of which nothing is known.
 _DISK_BYTES_PER_S = 1e9
-# A read of a few megabytes that was not foreseen: the request, the drive, the wake-up.
+# A read of a few megabytes that was not foreseen: the request, the disk, the wake-up.
 _READ_ONCE_S = 2e-4
-LIMITS = ("card", "processor", "link", "file")
+LIMITS = ("card", "processor", "link", "disk")
 """What may hold a window up: the card itself, or experts computed, copied or read."""
 
 
@@ -43,7 +43,7 @@ class Places:
         num_layers: L.
         num_experts: E of a layer.
         card: slots on the card.
-        memory: experts in RAM that are in no slot; the others are in the file.
+        memory: experts in RAM that are in no slot; the others are on the disk.
         is_per_layer: slots are divided by layer.
     """
 
@@ -206,7 +206,7 @@ def forecast(
         "card": rates.window_s,
         "processor": num_layers * float((host_share - file_share).sum()) / num,
         "link": num_layers * float(np.where(is_host, 0.0, late).sum()) / num,
-        "file": num_layers * float(file_share.sum()) / num,
+        "disk": num_layers * float(file_share.sum()) / num,
     }
     return Forecast(demand.hit_rate, demand.file_rate, sum(limits.values()), limits)
 

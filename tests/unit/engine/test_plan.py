@@ -40,7 +40,7 @@ def test_what_fits_lies_on_the_card(bench) -> None:
     report = plan_of(bench, 40 * GiB)
     spec, entries = bench
     plan = plan_memory(entries, spec, Wishes(2048, "f16"))
-    assert bytes_in(report, "card") == DRIVER_BYTES + sum(plan.weights.values()) + sum(
+    assert bytes_in(report, "vram") == DRIVER_BYTES + sum(plan.weights.values()) + sum(
         plan.session.values()
     )
     assert report.places.card == 12 * 64
@@ -54,16 +54,16 @@ def test_slots_take_what_is_left_and_memory_the_rest(bench, card: int) -> None:
     report = plan_of(bench, card, reserve_bytes=100 * MiB)
     slots, size = report.places.card, report.expert_bytes
     assert 0 < slots < 768
-    taken = bytes_in(report, "card")
+    taken = bytes_in(report, "vram")
     # One more slot would not leave the reserve.
     assert taken + 100 * MiB <= card < taken + 100 * MiB + 2 * size + 640 * MiB
-    assert bytes_in(report, "card", "routed experts") >= slots * size
+    assert bytes_in(report, "vram", "routed experts") >= slots * size
     assert report.places.memory == 768 - slots
-    kept = bytes_in(report, "memory", "experts, all of them")
+    kept = bytes_in(report, "ram", "experts, all of them")
     assert 768 * size <= kept <= 768 * (size + 4096)
     # With less memory those that have slots are not in it.
     tight = plan_of(bench, card, PROCESS_BYTES + kept - 1, reserve_bytes=100 * MiB)
-    kept = bytes_in(tight, "memory", "experts in no slot")
+    kept = bytes_in(tight, "ram", "experts in no slot")
     assert (768 - slots) * size <= kept <= (768 - slots) * (size + 4096)
     assert tight.places == report.places
     assert 0 < report.cold.hit_rate < 1
@@ -79,13 +79,13 @@ def test_what_memory_does_not_hold_is_in_the_file(bench) -> None:
     report = plan_of(bench, 3 * GiB, PROCESS_BYTES + 256 * MiB)
     assert report.places.memory < whole.places.memory
     far = 768 - report.places.card - report.places.memory
-    assert bytes_in(report, "file", "experts in neither") >= far * report.expert_bytes
+    assert bytes_in(report, "disk", "experts in neither") >= far * report.expert_bytes
     assert report.warm.tokens_per_s < whole.warm.tokens_per_s
     assert report.warm.file_rate > 0
-    assert f"{far} are read from the file" in sentences(report, is_made_up=True)[0]
+    assert f"{far} are read from the disk" in sentences(report, is_made_up=True)[0]
     told = json.loads(json.dumps(report.as_dict()))
     assert told["experts"] == {
-        "all": 768, "card": report.places.card, "memory": report.places.memory, "file": far,
+        "all": 768, "vram": report.places.card, "ram": report.places.memory, "disk": far,
         "bytes_each": report.expert_bytes,
     }  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_steps_of_prompts_are_shortened_before_experts_leave_the_card(bench) -> 
     report = plan_model(entries, spec, Machine(whole - MiB, GiB), PlanWishes(16384))
     assert report.places.card == 768
     assert report.chunk < 8192
-    assert bytes_in(report, "card", "experts on their way") == 0
+    assert bytes_in(report, "vram", "experts on their way") == 0
 
 
 def test_a_trace_of_another_model_is_refused(bench) -> None:

@@ -37,10 +37,10 @@ def test_what_is_not_a_hit_is_computed_or_copied_and_counts_are_differences() ->
     assert since.hit_rate == 1 / 8
     assert since.of("computed").tolist() == [4, 2]
     assert since.tier_bytes == {
-        "card": 1 * 10 + 1 * 10,
-        "memory": 4 * 100 + 2 * 10,
+        "vram": 1 * 10 + 1 * 10,
+        "ram": 4 * 100 + 2 * 10,
         "link": 1 * 10 + 5 * 10,
-        "file": 15,
+        "disk": 15,
     }
     # A copy: what is counted later does not change it.
     assert before.windows == 1

@@ -59,7 +59,7 @@ def test_nothing_that_gets_faster_makes_a_window_longer(what: str) -> None:
     for share in (0.0, 0.5, None):
         now = forecast(demand, 48, 1000, RATES, share).window_s
         assert forecast(demand, 48, 1000, faster(RATES, what, 2.0), share).window_s <= now
-    assert faster(replace(RATES, disk_bytes_per_s=None), "file", 2.0).disk_bytes_per_s == 2e9
+    assert faster(replace(RATES, disk_bytes_per_s=None), "disk", 2.0).disk_bytes_per_s == 2e9
 
 
 def test_demands_are_those_of_the_replay() -> None:
