@@ -22,6 +22,7 @@ from tests.agents.conftest import StandIn
 
 from strata.server.anthropic_models import CountRequest, MessagesRequest
 from strata.server.app import ROUTES
+from strata.server.limits_api import LimitsRequest
 from strata.server.openai_models import (
     ChatRequest,
     CompletionRequest,
@@ -33,6 +34,7 @@ from strata.server.responses_models import CompactRequest, InputTokensRequest, R
 BODIES: dict[str, type[msgspec.Struct]] = {
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
+    "/v1/limits": LimitsRequest,
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
     "/v1/messages": MessagesRequest,

@@ -28,6 +28,7 @@ COMMANDS = {
     "run": ("strata.cli.run", "Answer one prompt."),
     "chat": ("strata.cli.chat", "Talk with the model."),
     "serve": ("strata.cli.serve", "Serve the model over HTTP."),
+    "limits": ("strata.cli.limits", "Change what a running server takes of the card."),
     "inspect": ("strata.cli.inspect", "Show what is in a model file."),
     "plan": ("strata.cli.plan", "Say what would lie where, and how fast it would be."),
     "bench": ("strata.cli.bench", "Measure prompt and decode speed, memory and bandwidth."),

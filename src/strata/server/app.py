@@ -15,6 +15,7 @@ from starlette.routing import Route
 from strata.server import (
     chat_api,
     completions_api,
+    limits_api,
     messages_api,
     monitor_api,
     page_files,
@@ -42,6 +43,8 @@ ROUTES: Final = (
     ("GET", "/health", plain_api.health),
     *(("POST", f"{root}/load", plain_api.load) for root in ("", "/v1", "/v1/models")),
     *(("POST", f"{root}/unload", plain_api.unload) for root in ("", "/v1", "/v1/models")),
+    ("GET", "/v1/limits", limits_api.limits),
+    ("POST", "/v1/limits", limits_api.set_limits),
     ("GET", "/v1/models", plain_api.models),
     ("GET", "/v1/models/{name:path}", plain_api.model),
     ("GET", "/", page_files.page),

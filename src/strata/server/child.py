@@ -22,7 +22,7 @@ import numpy as np
 from strata import telemetry
 from strata.engine.engine import Engine
 from strata.engine.sampling_params import SamplingParams
-from strata.errors import RequestError, SettingsError, StrataError
+from strata.errors import EngineStopped, RequestError, SettingsError, StrataError
 from strata.server import protocol
 from strata.server.rota import Rota
 from strata.server.think_budget import ThinkBudget
@@ -96,6 +96,7 @@ class _Child:
         self._num_answered = 0
         self._memory: Callable[[], Mapping[str, int]] = dict
         self._conversations: Callable[[], Mapping[str, int]] = dict
+        self._set_vram: Callable[[int | None], bool] = _refuse_limit
 
     def run(self, open_engine: OpenEngine) -> None:
         self._send(protocol.Hello(protocol.PROTOCOL_VERSION, os.getpid()))
@@ -108,6 +109,7 @@ class _Child:
         with engine:
             self._memory = engine.memory_report
             self._conversations = engine.conversation_report
+            self._set_vram = engine.set_vram_limit
             self._send(
                 protocol.Ready(
                     context_len=engine.context_len,
@@ -249,7 +251,13 @@ class _Child:
 
     def _take(
         self,
-        message: protocol.Submit | protocol.Cancel | protocol.AskStatus | protocol.AskAlive,
+        message: (
+            protocol.Submit
+            | protocol.Cancel
+            | protocol.AskStatus
+            | protocol.SetLimit
+            | protocol.AskAlive
+        ),
     ) -> None:
         match message:
             case protocol.Submit():
@@ -272,8 +280,18 @@ class _Child:
                         conversations=dict(self._conversations()),
                     )
                 self._send(status)
+            case protocol.SetLimit():
+                self._send(self._limit_set(message))
             case protocol.AskAlive():
                 self._send(self._alive())
+
+    def _limit_set(self, asked: protocol.SetLimit) -> protocol.LimitSet:
+        try:
+            is_done = self._set_vram(asked.vram_mib)
+        except StrataError as error:
+            kind = type(error).__name__
+            return protocol.LimitSet(asked.question_id, kind=kind, text=str(error))
+        return protocol.LimitSet(asked.question_id, is_done)
 
     def _alive(self) -> protocol.Alive:
         """What tells a long step from one that never ends."""
@@ -304,6 +322,10 @@ class _Child:
                 self._connection.send_bytes(frame)
             except OSError:
                 os._exit(EXIT_FAILED)
+
+
+def _refuse_limit(_: int | None) -> bool:
+    raise EngineStopped("the model is being loaded.\n  Try: again when it is ready.")
 
 
 class _Seldom:

@@ -16,6 +16,7 @@ from strata.server import protocol
 from strata.server.child_link import ChildLink
 from strata.server.engine_state import RETRY_AFTER_S, Limits, State, not_ready
 from strata.server.faults import Fault, fault_of_kind
+from strata.server.questions import Questions
 from strata.server.requests_log import RequestsLog
 from strata.server.watchdog import Watchdog
 
@@ -84,7 +85,8 @@ class EngineProcess:
         self._changed = asyncio.Event()
         self._failure: protocol.Failed | None = None
         self._restart: asyncio.Task[None] | None = None
-        self._status_waiters: list[asyncio.Future[protocol.Status]] = []
+        self.questions = Questions()
+        """What was asked of the child besides answers."""
         self._pause_s = _FIRST_PAUSE_S
         self._was_ready = False
         self._watchdog = Watchdog(0)
@@ -213,16 +215,16 @@ class EngineProcess:
         """What the child is doing; None while there is none that answers."""
         if self._link is None or self.state is not State.READY:
             return None
-        waiter: asyncio.Future[protocol.Status] = asyncio.get_running_loop().create_future()
-        self._status_waiters.append(waiter)
-        self._link.send(protocol.AskStatus())
-        try:
-            return await asyncio.wait_for(waiter, timeout=2.0)
-        except TimeoutError:
-            return None
-        finally:
-            if waiter in self._status_waiters:
-                self._status_waiters.remove(waiter)
+        return await self.questions.status(self._link.send)
+
+    async def set_vram_limit(self, mib: int | None) -> bool:
+        """``Engine.set_vram_limit``, of this child and those after it.
+
+        Raises:
+            Fault: 503 no engine; 400 and 409 where the engine refuses.
+        """
+        await self.wait_ready()
+        return self._link is not None and await self.questions.limit(self._link.send, mib)
 
     @property
     def num_open(self) -> int:
@@ -251,8 +253,8 @@ class EngineProcess:
                 self._pass_on(item)
             case protocol.Notice():
                 telemetry.notice(item.key, item.text)
-            case protocol.Status():
-                self._tell_status(item)
+            case protocol.Status() | protocol.LimitSet():
+                self.questions.hear(item)
             case _:
                 self._follow(item)
 
@@ -287,12 +289,6 @@ class EngineProcess:
             case protocol.Failed():
                 self._failure = item
 
-    def _tell_status(self, status: protocol.Status) -> None:
-        waiters, self._status_waiters = self._status_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(status)
-
     def _greet(self, hello: protocol.Hello) -> None:
         self.pid = hello.pid
         if hello.version != protocol.PROTOCOL_VERSION:
@@ -314,6 +310,8 @@ class EngineProcess:
         self._last_cause = ""
         self._pause_s = _FIRST_PAUSE_S
         self._set_state(State.READY)
+        if self._link is not None:
+            self.questions.renew(self._link.send)
         for entry in self._open.values():
             self._hand_over(entry)
 
@@ -321,6 +319,7 @@ class EngineProcess:
         self._link = None
         self.pid = None
         self._guard_no_more()
+        self.questions.drop()
         failure = self._failure
         if not self._was_ready:
             self._failure = failure or protocol.Failed(

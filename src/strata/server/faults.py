@@ -77,6 +77,12 @@ def fault_of_kind(kind: str, text: str) -> Fault:
     return Fault(status, text, code=code)
 
 
+def fault_of_limit(kind: str, text: str) -> Fault:
+    """The fault of a limit the engine refuses: there is no card, too little, the card says no."""
+    status = {"RequestError": 409, "PlanError": 400}.get(kind, 503)
+    return Fault(status, text, field="vram" if status == 400 else None)
+
+
 def fault_of(error: errors.StrataError) -> Fault:
     """The fault of an error raised in this process."""
     return fault_of_kind(type(error).__name__, str(error))

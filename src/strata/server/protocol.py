@@ -53,6 +53,13 @@ class AskStatus(Message, frozen=True):
     """Down: send a ``Status``."""
 
 
+class SetLimit(Message, frozen=True):
+    """Down: take at most so much memory of the card; send a ``LimitSet``."""
+
+    question_id: int
+    vram_mib: int | None  # None: what was planned at the start
+
+
 class AskAlive(Message, frozen=True):
     """Down: send an ``Alive``."""
 
@@ -158,6 +165,16 @@ class Status(Message, frozen=True):
     """How often conversations were continued and from where, and what is kept of them."""
 
 
+class LimitSet(Message, frozen=True):
+    """Up: the answer to ``SetLimit``."""
+
+    question_id: int
+    is_done: bool = False  # else the next window does it
+    kind: str = ""
+    """Nothing was changed: the class in ``strata.errors`` that says why."""
+    text: str = ""
+
+
 class Alive(Message, frozen=True):
     """Up: the answer to ``AskAlive``, from the thread that listens, whatever the other one does."""
 
@@ -175,10 +192,9 @@ class Failed(Message, frozen=True):
     is_loading: bool
 
 
-Down = Submit | Cancel | AskStatus | AskAlive | Shutdown
-Up = (
-    Hello | Loading | Ready | Notice | Progress | Tokens | Ended | Refused | Status | Alive | Failed
-)
+Down = Submit | Cancel | AskStatus | SetLimit | AskAlive | Shutdown
+Answers = Progress | Tokens | Ended | Refused
+Up = Hello | Loading | Ready | Notice | Answers | Status | LimitSet | Alive | Failed
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DOWN: Final = msgspec.msgpack.Decoder(Down)
