@@ -1,10 +1,11 @@
-"""``strata serve`` with a watch on it: how long a token is on its way through the HTTP process.
+"""``strata serve`` with a watch on it: how long a token is on its way through the server.
 
     python -m benchmarks.server.metered REPORT.json [flags of strata serve]
 
-A token's way begins when the message of the engine's process has been read off the pipe and ends
-when the event with it has been handed to the socket. The product has no such watch: it is put in
-here, at the two ends. The report is written when the server ends.
+A token's way begins when the engine's process has made it, before it is sent, and ends when the
+event with it has been handed to the client's socket: every wait of either process for a processor
+is in it. The product has no such watch: it is put in here, at the end.
+The report is written when the server ends.
 """
 
 from __future__ import annotations
@@ -24,50 +25,41 @@ from strata.server.engine_process import Messages
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_WAITING = 100_000
-
 
 class Watch:
     """The times of tokens between the two ends."""
 
     def __init__(self) -> None:
-        self._read_at: dict[int, tuple[object, float]] = {}
         self._answer: contextvars.ContextVar[list[float]] = contextvars.ContextVar("answer")
         self.overheads_s: list[float] = []
         self._started_cpu_s = 0.0
 
     def start(self) -> None:
         self._started_cpu_s = time.process_time()
-        decode_up, following, build = protocol.decode_up, Messages.__anext__, server_app.Guard
-
-        def decode(frame: bytes) -> protocol.Up:
-            message = decode_up(frame)
-            if isinstance(message, protocol.Tokens) and len(self._read_at) < MOST_WAITING:
-                # Held, so that its id stays its own until it is passed on.
-                self._read_at[id(message)] = (message, time.perf_counter())
-            return message
+        following, build = Messages.__anext__, server_app.Guard
 
         async def follow(messages: Messages) -> Any:
             message = await following(messages)
-            _, read_at = self._read_at.pop(id(message), (None, None))
-            if read_at is not None and (begun := self._answer.get(None)) is not None:
-                begun.append(read_at)
+            if (
+                isinstance(message, protocol.Tokens)
+                and (made := self._answer.get(None)) is not None
+            ):
+                made[:] = [message.made_s]  # one before it that is still here brought no event
             return message
 
-        protocol.decode_up = decode
         Messages.__anext__ = follow
         server_app.Guard = lambda *args: self.around(build(*args))
 
     def around(self, app: ASGIApp) -> ASGIApp:
         async def watched(scope: Scope, receive: Receive, send: Send) -> None:
-            begun: list[float] = []
-            self._answer.set(begun)
+            made: list[float] = []
+            self._answer.set(made)
 
             async def sent(message: Message) -> None:
                 await send(message)
-                if message["type"] == "http.response.body" and message.get("more_body") and begun:
-                    self.overheads_s.append(time.perf_counter() - begun[0])
-                    begun.clear()
+                if message["type"] == "http.response.body" and message.get("more_body") and made:
+                    self.overheads_s.append(time.monotonic() - made[0])
+                    made.clear()
 
             await app(scope, receive, sent)
 

@@ -26,7 +26,8 @@ def test_counts_of_an_answer_cross_the_pipe():
         experts=TierCounts(50, table, np.ones(2, np.int64)),
     )
     ended = protocol.Ended(1, "stop", child._costs(timings))
-    experts = protocol.decode_up(protocol.encode(ended)).costs.experts
+    (frame,) = protocol.Frames().feed(protocol.encode(ended))
+    experts = protocol.decode_up(frame).costs.experts
     assert (experts["lookups"], experts["hits"]) == (200, 140)
     assert hit_rate_of(experts) == 0.7
     assert tiers_of(experts) == {"vram": 140, "ram": 54, "disk": 6}

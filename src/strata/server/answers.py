@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Job:
     """One answer that is wanted."""
 
-    prompt: bytes  # token ids as they cross the pipe
+    prompt: bytes  # token ids as they cross to the engine's process
     options: Mapping[str, Any]  # of SamplingParams
     is_thinking: bool = False  # the prompt opened the reasoning
     tools: Mapping[str, Schema] | None = None  # schema of arguments by name; None: no calls

@@ -1,7 +1,7 @@
 """The engine's own process: loads a model, answers requests in turns.
 
-Owns the thread that listens and the one that works. Knows no HTTP; the other side of the pipe is
-``engine_process``. Ends when told to, when the pipe closes, and when the engine's loop dies.
+Owns the thread that listens and the one that works. Knows no HTTP; the other side of the socket is
+``engine_process``. Ends when told to, when the socket closes, and when the engine's loop dies.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from strata.server.think_budget import ThinkBudget
 from strata.text.form import Form
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
-    from multiprocessing.connection import Connection
 
     from strata.engine.generation import Generation
     from strata.engine.request import FinishReason, Timings, TokenEvent
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 EXIT_FAILED: Final = 70
 # Of ``tiers.counters``: what a server's users look at.
 _TOLD_COUNTS: Final = ("lookups", "hits", "computed", "copied", "from_file", "file_bytes")
+_RECV_BYTES: Final = 1 << 16
 # Bytes loaded are told at most this often.
 _TELL_EVERY_S: Final = 0.1
 # Answers under way at a time; of each but one the state lies in memory.
@@ -68,7 +69,7 @@ class OpenModel:
         return engine
 
 
-def main(connection: Connection, open_engine: OpenEngine) -> None:
+def main(connection: socket.socket, open_engine: OpenEngine) -> None:
     """What the process runs; returns when it is to end."""
     # Ctrl-C reaches the whole group; the HTTP process ends this one when its answers are out.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -77,7 +78,7 @@ def main(connection: Connection, open_engine: OpenEngine) -> None:
 
 
 class _Child:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
         self._waiting: queue.SimpleQueue[protocol.Submit | None] = queue.SimpleQueue()
@@ -231,21 +232,24 @@ class _Child:
                 for item in event.logprobs
                 if item.logprob is not None
             )
-            self._send(protocol.Tokens(request_id, event.text, event.token_ids, logprobs))
+            made_s = time.monotonic()
+            self._send(protocol.Tokens(request_id, event.text, event.token_ids, logprobs, made_s))
         if event.finish_reason is not None and event.timings is not None:
             reason: FinishReason = event.finish_reason
             costs = _costs(event.timings)
             self._send(protocol.Ended(request_id, str(reason), costs, event.stop_text))
 
     def _listen(self) -> None:
-        """Takes messages until the pipe closes; then this process ends."""
+        """Takes messages until the socket closes; then this process ends."""
         with contextlib.suppress(EOFError, OSError, msgspec.MsgspecError):
-            while True:
-                message = protocol.decode_down(self._connection.recv_bytes())
-                if isinstance(message, protocol.Shutdown):
-                    self._end()
-                    continue
-                self._take(message)
+            frames = protocol.Frames()
+            while data := self._connection.recv(_RECV_BYTES):
+                for frame in frames.feed(data):
+                    message = protocol.decode_down(frame)
+                    if isinstance(message, protocol.Shutdown):
+                        self._end()
+                    else:
+                        self._take(message)
         # Whoever asked is gone, or speaks another language: no one reads what is made here.
         os._exit(0 if self._is_ending else EXIT_FAILED)
 
@@ -319,7 +323,7 @@ class _Child:
         frame = protocol.encode(message)
         with self._sending:
             try:
-                self._connection.send_bytes(frame)
+                self._connection.sendall(frame)
             except OSError:
                 os._exit(EXIT_FAILED)
 

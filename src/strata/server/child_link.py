@@ -1,17 +1,18 @@
-"""One child process and the two ends of its pipe, without any policy.
+"""One child process and this side of the socket to it, without any policy.
 
-Owns the process, a thread that reads and a thread that writes, so that nobody waits for the pipe.
-``engine_process`` decides when there is a new one.
+Owns the process and the messages as they come and go, all in the event loop: a token comes from
+the socket to whoever waits for it with no thread between. ``engine_process`` decides when there is
+a new child.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
-import queue
 import signal
-import threading
-from typing import TYPE_CHECKING, Final
+import socket
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
 
     from strata.server.child import OpenEngine
 
-# The pipe's end comes a moment before the process's own.
+# The socket's end comes a moment before the process's own.
 _EXIT_WAIT_S: Final = 5.0
 
 
-class ChildLink:
-    """A child that was just started.
+class ChildLink(asyncio.Protocol):
+    """A child that was just started. Made, and used, in a running event loop.
 
     Args:
         open_engine: what it opens.
-        on_message: called from a thread with this link and each message, and with None, once,
-            when the child is gone.
+        on_message: called with this link and each message, and with None, once, when the child is
+            gone.
     """
 
     def __init__(
@@ -40,68 +41,75 @@ class ChildLink:
         open_engine: OpenEngine,
         on_message: Callable[[ChildLink, protocol.Up | None], object],
     ) -> None:
-        # A fresh interpreter: no thread, lock or socket of this process is inherited.
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=child.main, args=(theirs, open_engine), name="strata-engine", daemon=True
-        )
-        self._process.start()
-        theirs.close()
         self._on_message = on_message
-        self._outbox: queue.SimpleQueue[protocol.Down | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write, name="engine-out", daemon=True)
-        self._writer.start()
-        threading.Thread(target=self._read, name="engine-in", daemon=True).start()
+        self._frames = protocol.Frames()
+        self._transport: asyncio.Transport | None = None
+        self._unsent = b""  # what was to be sent before there was a transport
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # A fresh interpreter: no thread, lock or socket of this process is inherited.
+            self._process = multiprocessing.get_context("spawn").Process(
+                target=child.main, args=(theirs, open_engine), name="strata-engine", daemon=True
+            )
+            self._process.start()
+        loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[object] = loop.create_task(
+            loop.create_connection(lambda: self, sock=ours)
+        )
 
     def send(self, message: protocol.Down) -> None:
         """Sends, some time; a child that is gone gets nothing."""
-        self._outbox.put(message)
+        frame = protocol.encode(message)
+        if self._transport is None:
+            self._unsent += frame
+        else:
+            self._transport.write(frame)
 
     def kill(self) -> None:
         """Ends the child at once."""
         self._process.kill()
 
-    def close(self, wait_s: float) -> None:
-        """Asks the child to end, and ends it when it does not within ``wait_s``. Blocks."""
+    async def close(self, wait_s: float) -> None:
+        """Asks the child to end, and ends it when it does not within ``wait_s``."""
         self.send(protocol.Shutdown())
-        self._process.join(wait_s)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join(_EXIT_WAIT_S)
+        await asyncio.to_thread(self._reap, wait_s)
 
     def describe_exit(self) -> str:
         """How the process ended, for people."""
         code = self._process.exitcode
         if code is None:
-            return "its pipe closed"
+            return "its socket closed"
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"
 
-    def _read(self) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ``asyncio.Protocol``."""
+        self._transport = cast("asyncio.Transport", transport)  # of a socket: it can write
+        self._transport.write(self._unsent)
+        self._unsent = b""
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
         try:
-            while True:
-                self._on_message(self, protocol.decode_up(self._connection.recv_bytes()))
-        except (EOFError, OSError):
-            pass
+            for frame in self._frames.feed(data):
+                self._on_message(self, protocol.decode_up(frame))
         except msgspec.MsgspecError:
             # Another version of the package: the supervisor has said so at its first message.
             self._process.kill()
-        except RuntimeError:
-            self._process.kill()  # the event loop is closed: nobody listens any more
-        self._outbox.put(None)
-        self._process.join(_EXIT_WAIT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """See ``asyncio.Protocol``."""
+        self._task = asyncio.get_running_loop().create_task(self._end())
+
+    async def _end(self) -> None:
+        await asyncio.to_thread(self._reap, _EXIT_WAIT_S)
+        self._on_message(self, None)
+
+    def _reap(self, wait_s: float) -> None:
+        """Returns when the process is over."""
+        self._process.join(wait_s)
         if self._process.is_alive():
             self._process.kill()
             self._process.join(_EXIT_WAIT_S)
-        self._writer.join()
-        self._connection.close()
-        with contextlib.suppress(RuntimeError):
-            self._on_message(self, None)
-
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):
-            while (message := self._outbox.get()) is not None:
-                self._connection.send_bytes(protocol.encode(message))

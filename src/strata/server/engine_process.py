@@ -107,13 +107,9 @@ class EngineProcess:
         self._set_state(State.LOADING)
         self.loaded = (0, 0)
         self._failure = None
-        loop = asyncio.get_running_loop()
-        self._link = ChildLink(
-            self._open_engine,
-            lambda link, item: loop.call_soon_threadsafe(self._take, link, item),
-        )
+        self._link = ChildLink(self._open_engine, self._take)
         self._watchdog = Watchdog(self._limits.watchdog_s)
-        self._guarding = loop.create_task(self._guard(self._link))
+        self._guarding = asyncio.get_running_loop().create_task(self._guard(self._link))
 
     async def close(self) -> None:
         """Ends the answers under way and the child; waits for it a bounded time."""
@@ -125,7 +121,7 @@ class EngineProcess:
             entry.messages.put_nowait(Fault(503, "the server is shutting down."))
         self._open.clear()
         if self._link is not None:
-            await asyncio.to_thread(self._link.close, self._limits.close_wait_s)
+            await self._link.close(self._limits.close_wait_s)
             self._link = None
 
     async def unload(self) -> None:
@@ -143,7 +139,7 @@ class EngineProcess:
         self._guard_no_more()
         self._set_state(State.UNLOADED)
         self.pid = None
-        await asyncio.to_thread(link.close, self._limits.close_wait_s)
+        await link.close(self._limits.close_wait_s)
 
     def load(self) -> None:
         """Starts a child again after ``unload``; returns at once."""

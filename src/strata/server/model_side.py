@@ -87,7 +87,7 @@ class ModelSide:
 
 
 def as_frame(ids: Sequence[int]) -> bytes:
-    """Token ids as they cross the pipe."""
+    """Token ids as they cross to the engine's process."""
     return np.asarray(ids, dtype="<i4").tobytes()
 
 

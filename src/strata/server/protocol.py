@@ -5,9 +5,13 @@ Owns their encoding and version. Both sides import it, and it imports neither.
 
 from __future__ import annotations
 
-from typing import Any, Final
+import struct
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Raised with every change that an older or newer other side would misread.
 PROTOCOL_VERSION: Final = 3
@@ -120,6 +124,8 @@ class Tokens(Message, frozen=True):
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
+    made_s: float = 0.0
+    """Of the monotonic clock, which all processes of a machine share."""
 
 
 class Costs(msgspec.Struct, frozen=True, array_like=True):
@@ -201,9 +207,35 @@ _DOWN: Final = msgspec.msgpack.Decoder(Down)
 _UP: Final = msgspec.msgpack.Decoder(Up)
 
 
+_HEAD: Final = struct.Struct("<I")
+
+
 def encode(message: Down | Up) -> bytes:
-    """One frame."""
-    return _ENCODER.encode(message)
+    """One frame: its length, little-endian, and the message."""
+    body = _ENCODER.encode(message)
+    return _HEAD.pack(len(body)) + body
+
+
+class Frames:
+    """Bytes of a stream to the frames in them."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The messages that are whole with ``data``, without their lengths."""
+        self._rest += data
+        begin = 0
+        try:
+            while len(self._rest) >= begin + _HEAD.size:
+                (length,) = _HEAD.unpack_from(self._rest, begin)
+                end = begin + _HEAD.size + length
+                if len(self._rest) < end:
+                    break
+                frame, begin = self._rest[begin + _HEAD.size : end], end
+                yield frame
+        finally:
+            self._rest = self._rest[begin:]
 
 
 def decode_down(frame: bytes) -> Down:

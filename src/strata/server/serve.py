@@ -25,6 +25,7 @@ from strata.server.connections import TimedConnection
 from strata.server.engine_process import EngineProcess
 from strata.server.engine_state import Limits
 from strata.server.faults import Fault
+from strata.server.garbage import collect_between_answers
 from strata.server.model_side import ModelSide
 from strata.server.monitor import Monitor
 from strata.server.pictures import Pictures
@@ -205,12 +206,15 @@ async def _run(
     serving.engine.start()
     monitor.start()
     watch = asyncio.ensure_future(_watch_loading(serving, server, on_ready))
-    ending = asyncio.ensure_future(_end_answers(serving, server))
+    beside = [
+        asyncio.ensure_future(work)
+        for work in (_end_answers(serving, server), _collect_garbage(serving))
+    ]
     try:
         await server.serve(sockets=[listener])
     finally:
-        watch.cancel()
-        ending.cancel()
+        for task in (watch, *beside):
+            task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             failure = await watch
         monitor.close()
@@ -238,3 +242,9 @@ async def _watch_loading(
         return fault
     on_ready(serving.model.name)
     return None
+
+
+async def _collect_garbage(serving: Serving) -> None:
+    with contextlib.suppress(Fault):  # told by who watches the loading
+        await serving.engine.wait_loaded()
+        await collect_between_answers(lambda: serving.engine.num_open == 0)
