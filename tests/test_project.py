@@ -93,6 +93,14 @@ def test_readme_names_every_command():
     assert [name for name in COMMANDS if f"| `strata {name}" not in told] == []
 
 
+def test_readme_s_example_tells_a_story():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", code[1]], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("Once upon a time, there was")
+
+
 def test_decisions_are_numbered_and_listed():
     folder = ROOT / "docs" / "decisions"
     titles = {path.name: path.read_text().splitlines()[0] for path in folder.glob("0*.md")}
