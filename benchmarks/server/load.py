@@ -92,7 +92,7 @@ def main() -> int:
     print(json.dumps({str(name): number for name, number in Counter(tally.count).items()}))
     print(f"files {files} -> {after[0]}, threads {threads} -> {after[1]}, ", end="")
     print(f"memory {memory / 2**20:.1f} -> {after[2] / 2**20:.1f} MiB")
-    print("overhead of a token in the HTTP process:", json.dumps(overhead))
+    print("a token's way through the server:", json.dumps(overhead))
     print("of the machine:", f"{psutil.cpu_count()} processors, load {psutil.getloadavg()[0]:.1f}")
     wrong = complaints(tally, args)
     for text in wrong[:20]:
