@@ -60,12 +60,15 @@ class Request:
 
 @dataclass(slots=True)
 class _Progress:
-    """What has happened so far in one request."""
+    """What has happened so far in one request. Its own clock stands still in others' turns."""
 
-    started_s: float = field(default_factory=time.perf_counter)
+    called_s: float
+    left_s: float | None = None  # when another's turn began
+    others_s: float = 0.0  # how long others' turns took
     num_reused: int = 0
     prompt_s: float = 0.0
-    first_token_s: float | None = None
+    ttft_s: float = 0.0  # for whoever waits, so by a clock that goes on
+    first_token_s: float | None = None  # of its own clock, as the last
     last_token_s: float = 0.0
     num_generated: int = 0
     drafts: DraftCounts = field(default_factory=DraftCounts)
@@ -73,23 +76,31 @@ class _Progress:
     turn_began: TierCounts | None = None  # while it has the session
     experts: TierCounts | None = None  # of the turns it has had
 
+    def clock_s(self) -> float:
+        """Its own time."""
+        return time.perf_counter() - self.others_s
+
     def begin_turn(self) -> None:
-        """From now on experts are asked for by this request, if they were not before."""
+        """From now on time is its own, and experts are asked for by it, if not before."""
+        if self.left_s is not None:
+            self.others_s += time.perf_counter() - self.left_s
+            self.left_s = None
         if self.tiers is not None and self.turn_began is None:
             self.turn_began = self.tiers.tier_counts()
 
     def end_turn(self) -> None:
-        """What is asked for from now on is another's."""
+        """Time, and what is asked for from now on, is another's."""
+        self.left_s = time.perf_counter()
         if self.tiers is not None and self.turn_began is not None:
             found = self.tiers.tier_counts() - self.turn_began
             self.experts = found if self.experts is None else self.experts + found
             self.turn_began = None
 
     def count(self, num_tokens: int) -> None:
-        now = time.perf_counter()
+        self.last_token_s = self.clock_s()
         if self.first_token_s is None:
-            self.first_token_s = now
-        self.last_token_s = now
+            self.first_token_s = self.last_token_s
+            self.ttft_s = time.perf_counter() - self.called_s
         self.num_generated += num_tokens
 
     def timings(self, num_prompt: int) -> Timings:
@@ -102,7 +113,7 @@ class _Progress:
             generated_tokens=self.num_generated,
             prompt_s=self.prompt_s,
             decode_s=0.0 if first_s is None else self.last_token_s - first_s,
-            ttft_s=0.0 if first_s is None else first_s - self.started_s,
+            ttft_s=self.ttft_s,
             drafts_proposed=tuple(self.drafts.proposed),
             drafts_accepted=tuple(self.drafts.accepted),
             experts=self.experts,
@@ -122,7 +133,7 @@ class Generation(Iterator[TokenEvent]):
         self._request = request
         self._is_cancelled = threading.Event()
         self._is_running = False
-        self._progress = _Progress()
+        self._progress = _Progress(time.perf_counter())
         self.suspended: Suspended | None = None
         self._events = self._run()
         self.finish_reason: FinishReason | None = None
@@ -218,7 +229,7 @@ class Generation(Iterator[TokenEvent]):
 
     def _answer(self) -> Iterator[TokenEvent]:
         request, conversation = self._request, self._turn.conversation
-        self._progress = progress = _Progress(tiers=self._turn.tiers)
+        self._progress = progress = _Progress(time.perf_counter(), tiers=self._turn.tiers)
         if self._is_cancelled.is_set():
             yield self._last_event(progress, FinishReason.CANCELLED)
             return
@@ -227,7 +238,7 @@ class Generation(Iterator[TokenEvent]):
         while (logits := self._read()) is None and not self._is_cancelled.is_set():
             yield self._pause()
             self._enter()
-        progress.prompt_s = time.perf_counter() - progress.started_s
+        progress.prompt_s = progress.clock_s() - progress.called_s
         if logits is None:
             yield self._last_event(progress, FinishReason.CANCELLED)
             return

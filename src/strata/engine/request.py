@@ -35,14 +35,14 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What one request cost so far. Times in seconds, others' turns included; counts in tokens."""
+    """What one request cost so far. Seconds of its own turns, and counts of tokens."""
 
     prompt_tokens: int
     reused_tokens: int  # of the prompt; already read by an earlier request
     generated_tokens: int
     prompt_s: float  # reading the rest of the prompt
     decode_s: float  # from the first token to the last
-    ttft_s: float  # from the call to the first token
+    ttft_s: float  # from the call to the first token, others' turns included
     # By place in the window, the first draft first: windows that had a draft there, and in how
     # many of them it was kept.
     drafts_proposed: tuple[int, ...] = ()

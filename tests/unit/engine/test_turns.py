@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engine.conftest import VOCAB_SIZE, World
 
-from strata.engine.request import FinishReason
+from strata.engine import generation as generation_module
+from strata.engine.request import FinishReason, Timings
 from strata.engine.sampling_params import SamplingParams
 from strata.errors import DeviceError, EngineStopped, RequestError, StrataError
 from strata.tiers.counters import COUNTED, TierCounts
@@ -184,3 +187,55 @@ def test_a_closed_engine_takes_nothing():
     world.engine.close()
     with pytest.raises(EngineStopped):
         world.engine.generate([5])
+
+
+def test_seconds_of_an_answer_are_those_of_its_own_turns(monkeypatch: pytest.MonkeyPatch):
+    now_s = 0.0
+
+    def step() -> None:
+        nonlocal now_s
+        now_s += 1.0
+
+    def timings(*prompts: list[int]) -> list[Timings]:
+        """Of answers whose events are asked for in turns; every step takes a second."""
+        world = World()
+        world.session.before_step = step
+        world.engine.share()
+        generations = [
+            world.engine.generate(prompt, greedy(5), should_yield=lambda: True)
+            for prompt in prompts
+        ]
+        ended: dict[int, Timings] = {}
+        while len(ended) < len(generations):
+            for number, generation in enumerate(generations):
+                if number not in ended and (event := next(generation)).timings is not None:
+                    ended[number] = event.timings
+        return [ended[number] for number in range(len(generations))]
+
+    monkeypatch.setattr(generation_module, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    (one,), (other,) = timings([5] * 40), timings([6] * 20)
+    assert (one.prompt_s, one.decode_s, one.ttft_s) == (5.0, 4.0, 5.0)
+    assert (other.prompt_s, other.decode_s, other.ttft_s) == (3.0, 4.0, 3.0)
+    both = timings([5] * 40, [6] * 20)
+    assert [(item.prompt_s, item.decode_s) for item in both] == [(5.0, 4.0), (3.0, 4.0)]
+    assert both[0].ttft_s > 7.0  # whoever waits, waits for the other's turns too
+    assert both[0].decode_tokens_per_s == 1.0
+
+
+def test_one_cancelled_in_anothers_turn_took_what_it_took(monkeypatch: pytest.MonkeyPatch):
+    now_s = 0.0
+    monkeypatch.setattr(generation_module, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    world = World()
+    world.engine.share()
+    first = world.engine.generate([5] * 9, greedy(20))
+    next(first)
+    now_s += 1.0
+    next(first)
+    second = world.engine.generate([6] * 9, greedy(20))
+    next(second)
+    now_s += 100.0
+    first.cancel()
+    timings = next(first).timings
+    assert timings is not None
+    assert (timings.decode_s, timings.generated_tokens) == (1.0, 2)
+    second.close()
