@@ -6,9 +6,13 @@ Owns sizes and special token ids. The schedule is in ``training.schedule``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from strata.formats.convert_metadata import metadata_from_config
-from strata.model_spec import ModelSpec
+from strata.spec_reader import read_spec
+
+if TYPE_CHECKING:
+    from strata.model_spec import ModelSpec
 
 # The byte-level BPE ends here; the family's special tokens follow (training/data/tokenizer.json).
 NUM_BPE_TOKENS = 8128
@@ -112,7 +116,7 @@ class Geometry:
         """The same geometry as the engine sees it, with one draft layer."""
         metadata = metadata_from_config(self.config(), name="strata-demo", num_draft_layers=1)
         shapes = {"output.weight": (), "blk.0.indexer.q_proj.weight": ()}
-        return ModelSpec.from_metadata(metadata, tensor_shapes=shapes, source="training/config.py")
+        return read_spec(metadata, tensor_shapes=shapes, source="training/config.py")
 
 
 DEMO = Geometry()

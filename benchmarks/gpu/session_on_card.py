@@ -36,7 +36,8 @@ from strata.formats.synth import GEOMETRIES, MIXES, synthesize
 from strata.formats.tensor_index import open_model
 from strata.gpu.memory_plan import Wishes, plan_memory
 from strata.gpu.model import GpuModel
-from strata.model_spec import LayerKind, ModelSpec
+from strata.model_spec import LayerKind
+from strata.spec_reader import read_spec
 
 COPY_BYTES_PER_S = 4.27e12
 DEVICE = torch.device("cuda")
@@ -53,7 +54,7 @@ def compare(mix: str, folder: Path, num_tokens: int, row_counts: list[int]) -> b
     synthesize(file, GEOMETRIES["tiny"], MIXES[mix], seed=3)
     index = open_model(file)
     shapes = {name: entry.shape for name, entry in index.items()}
-    spec = ModelSpec.from_metadata(index.metadata, tensor_shapes=shapes, source=str(file))
+    spec = read_spec(index.metadata, tensor_shapes=shapes, source=str(file))
     check_layout(index, spec)
     tokens = np.random.default_rng(1).integers(0, spec.vocab_size, num_tokens).astype(np.int32)
     model = GpuModel(index, spec, DEVICE)

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from strata.formats.naming import check_layout
 from strata.formats.tensor_index import TensorIndex, open_model
-from strata.model_spec import ModelSpec
+from strata.spec_reader import read_spec
 from strata.text.chat_template import TEMPLATE_KEY
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
     from typing import Self
+
+    from strata.model_spec import ModelSpec
 
 _TOKENS = "tokenizer.ggml.tokens"
 
@@ -77,9 +79,7 @@ def open_file(path: Path) -> ModelFile:
     try:
         notices: list[str] = []
         shapes = {name: entry.shape for name, entry in index.items()}
-        spec = ModelSpec.from_metadata(
-            index.metadata, tensor_shapes=shapes, notices=notices, source=str(path)
-        )
+        spec = read_spec(index.metadata, tensor_shapes=shapes, notices=notices, source=str(path))
         notices += check_layout(index, spec, source=str(path))
     except BaseException:
         index.close()

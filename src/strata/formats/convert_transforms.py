@@ -34,10 +34,12 @@ from strata.formats.naming import (
     layer_roles,
     tensor_name,
 )
-from strata.model_spec import ModelSpec
+from strata.spec_reader import read_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from strata.model_spec import ModelSpec
 
 
 class Change(Enum):
@@ -357,4 +359,4 @@ def spec_from_config(
     shapes: dict[str, Shape] = {"blk.0.indexer.q_proj.weight": ()}
     if has_head or not is_tied:
         shapes["output.weight"] = ()
-    return ModelSpec.from_metadata(metadata, tensor_shapes=shapes, source="config.json"), metadata
+    return read_spec(metadata, tensor_shapes=shapes, source="config.json"), metadata

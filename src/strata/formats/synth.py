@@ -23,7 +23,7 @@ from strata.formats.naming import Role, Shape, expected_shape, required_tensors
 from strata.formats.quantize import QUANTIZABLE, quantize
 from strata.formats.synth_blocks import plain_weights, random_blocks
 from strata.formats.synth_text import END_OF_TEXT, IMAGE_PAD, special_ids, synthetic_tokenizer
-from strata.model_spec import ModelSpec
+from strata.spec_reader import read_spec
 from strata.units import MiB
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from strata.model_spec import ModelSpec
 
 CHUNK_BYTES = 32 * MiB
 # Rows of the n-gram table are padded to a multiple of this, as in the trained model.
@@ -259,7 +261,7 @@ def spec_of(geometry: SynthGeometry) -> tuple[ModelSpec, dict[str, object]]:
         geometry.config(), name=geometry.name, num_draft_layers=geometry.num_draft_layers
     )
     metadata |= synthetic_tokenizer(geometry.vocab_size)
-    spec = ModelSpec.from_metadata(metadata, source="synthetic geometry")
+    spec = read_spec(metadata, source="synthetic geometry")
     return replace(spec, is_head_tied=geometry.is_head_tied), metadata
 
 

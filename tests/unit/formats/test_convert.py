@@ -36,7 +36,7 @@ from strata.formats.convert_types import PRESETS, TensorClass, TypePlan, class_o
 from strata.formats.naming import Role, check_layout, parse_name
 from strata.formats.quantize import QUANTIZABLE, quantize
 from strata.formats.tensor_index import open_model
-from strata.model_spec import ModelSpec
+from strata.spec_reader import read_spec
 
 F32 = ConvertOptions(TypePlan.preset("f32"), name="tiny")
 GEOMETRIES = dict(TINY.items()) | {
@@ -49,7 +49,7 @@ def read(path):
     with open_model(path) as index:
         notices = []
         shapes = {name: entry.shape for name, entry in index.items()}
-        spec = ModelSpec.from_metadata(index.metadata, tensor_shapes=shapes, notices=notices)
+        spec = read_spec(index.metadata, tensor_shapes=shapes, notices=notices)
         assert check_layout(index, spec) == ()
         return spec, notices, {name: index.array(name).copy() for name in index}
 

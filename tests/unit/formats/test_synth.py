@@ -24,7 +24,8 @@ from strata.formats.synth import (
 from strata.formats.synth_blocks import random_blocks
 from strata.formats.synth_text import LEAST_VOCAB, byte_characters, synthetic_tokenizer
 from strata.formats.tensor_index import open_model
-from strata.model_spec import LayerKind, ModelSpec
+from strata.model_spec import LayerKind
+from strata.spec_reader import read_spec
 from strata.text.tokenizer import Tokenizer
 
 TINY = GEOMETRIES["tiny"]
@@ -70,7 +71,7 @@ def test_files_are_complete(tmp_path, mix):
     with open_model(report.paths[0]) as index:
         notices: list[str] = []
         shapes = {name: entry.shape for name, entry in index.items()}
-        spec = ModelSpec.from_metadata(index.metadata, tensor_shapes=shapes, notices=notices)
+        spec = read_spec(index.metadata, tensor_shapes=shapes, notices=notices)
         assert spec == spec_of(TINY)[0]
         assert (check_layout(index, spec), notices) == ((), [])
         for name, entry in index.items():
@@ -90,7 +91,7 @@ def test_a_draft_layer_passes_embeddings_on(tmp_path):
     geometry = dataclasses.replace(TINY, num_draft_layers=1)
     report = synthesize(tmp_path / "m.gguf", geometry, MIXES["q4_k"])
     with open_model(report.paths[0]) as index:
-        spec = ModelSpec.from_metadata(index.metadata)
+        spec = read_spec(index.metadata)
         assert (spec.num_layers, spec.num_draft_layers) == (4, 1)
         assert check_layout(index, spec) == ()
         of_token, of_stream = np.split(index.array("blk.4.nextn.eh_proj.weight"), 2, axis=1)
@@ -174,7 +175,7 @@ def test_variants_of_the_geometry(tmp_path):
     report = synthesize(tmp_path / "m.gguf", geometry, uniform_mix("Q8_0"))
     with open_model(report.paths[0]) as index:
         shapes = {name: entry.shape for name, entry in index.items()}
-        spec = ModelSpec.from_metadata(index.metadata, tensor_shapes=shapes)
+        spec = read_spec(index.metadata, tensor_shapes=shapes)
         check_layout(index, spec)
     assert spec.is_head_tied
     assert spec.ngram is None

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strata.errors import CheckpointError, UnsupportedError
-from strata.model_spec import Gate, LayerKind, ModelSpec, RopeScaling
+from strata.model_spec import Gate, LayerKind, RopeScaling
+from strata.spec_reader import read_spec
 
 SIZES = (
     20000003, 20000023, 20000033, 20000047, 20000059, 20000063, 20000069, 20000077, 20000081,
@@ -77,7 +78,7 @@ def changed(**changes):
 
 def test_public_header():
     notices = []
-    spec = ModelSpec.from_metadata(PUBLIC, notices=notices)
+    spec = read_spec(PUBLIC, notices=notices)
     assert (spec.num_layers, spec.hidden_size, spec.vocab_size) == (48, 2560, 248_320)
     assert [i for i, k in enumerate(spec.layer_kinds) if k is LayerKind.QSA] == [*range(3, 48, 4)]
     assert (spec.gdn_conv_channels, spec.gdn_value_size, spec.hyper_size) == (10_240, 6144, 10_240)
@@ -102,8 +103,8 @@ def test_numpy_values_read_like_python_ones():
         else np.uint32(value)
         for key, value in PUBLIC.items()
     }
-    from_numpy = ModelSpec.from_metadata(wrapped)
-    assert from_numpy.ngram == ModelSpec.from_metadata(PUBLIC).ngram
+    from_numpy = read_spec(wrapped)
+    assert from_numpy.ngram == read_spec(PUBLIC).ngram
     assert from_numpy.rms_eps == np.float32(1e-6)
 
 
@@ -122,8 +123,8 @@ def test_numpy_values_read_like_python_ones():
     ],
 )
 def test_layer_kinds_from_other_keys(changes):
-    kinds = ModelSpec.from_metadata(changed(**changes)).layer_kinds
-    assert kinds == ModelSpec.from_metadata(PUBLIC).layer_kinds
+    kinds = read_spec(changed(**changes)).layer_kinds
+    assert kinds == read_spec(PUBLIC).layer_kinds
 
 
 def test_draft_block_is_not_a_layer():
@@ -132,13 +133,13 @@ def test_draft_block_is_not_a_layer():
         nextn_predict_layers=1,
         attention__compress_ratios=[0, 0, 0, 4] * 12 + [0],
     )
-    spec = ModelSpec.from_metadata(metadata)
+    spec = read_spec(metadata)
     assert (spec.num_layers, spec.num_draft_layers) == (48, 1)
 
 
 def test_zero_ratios_beside_an_indexer_are_repaired():
     notices = []
-    spec = ModelSpec.from_metadata(
+    spec = read_spec(
         changed(attention__compress_ratios=[0] * 48),
         tensor_shapes={"blk.3.indexer.q_proj.weight": (512, 2560), "output.weight": (1, 1)},
         notices=notices,
@@ -150,19 +151,19 @@ def test_zero_ratios_beside_an_indexer_are_repaired():
 
 def test_zero_ratios_without_an_indexer_are_refused():
     with pytest.raises(UnsupportedError, match="dense attention"):
-        ModelSpec.from_metadata(
+        read_spec(
             changed(attention__compress_ratios=[0] * 48), tensor_shapes={"output.weight": (1, 1)}
         )
 
 
 def test_tensors_decide_vocabulary_and_head():
-    spec = ModelSpec.from_metadata(PUBLIC, tensor_shapes={"token_embd.weight": (300, 2560)})
+    spec = read_spec(PUBLIC, tensor_shapes={"token_embd.weight": (300, 2560)})
     assert spec.vocab_size == 300
     assert spec.is_head_tied
 
 
 def test_yarn():
-    spec = ModelSpec.from_metadata(
+    spec = read_spec(
         changed(
             rope__scaling__type="yarn",
             rope__scaling__factor=4.0,
@@ -175,12 +176,12 @@ def test_yarn():
 
 
 def test_linear_scaling_never_extrapolates():
-    spec = ModelSpec.from_metadata(changed(rope__scaling__type="linear", rope__scaling__factor=2.0))
+    spec = read_spec(changed(rope__scaling__type="linear", rope__scaling__factor=2.0))
     assert spec.rope.ext_factor == 0.0
 
 
 def test_silu_gate_by_our_own_key():
-    assert ModelSpec.from_metadata(changed(strata__output_gate="silu")).gdn_gate is Gate.SILU
+    assert read_spec(changed(strata__output_gate="silu")).gdn_gate is Gate.SILU
 
 
 REQUIRED = [
@@ -199,7 +200,7 @@ REQUIRED = [
 def test_a_missing_key_is_named(key):
     metadata = {name: value for name, value in PUBLIC.items() if name != f"qwen4exp.{key}"}
     with pytest.raises(CheckpointError, match=f"qwen4exp.{key.replace('.', '[.]')}"):
-        ModelSpec.from_metadata(metadata, source="model.gguf")
+        read_spec(metadata, source="model.gguf")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_nonsense_is_named(key, value):
     if key == "ssm.time_step_rank":
         metadata["qwen4exp.ssm.inner_size"] = 47 * 128
     with pytest.raises(CheckpointError, match=f"qwen4exp.{key.replace('.', '[.]')}"):
-        ModelSpec.from_metadata(metadata)
+        read_spec(metadata)
 
 
 JUNK = st.one_of(
@@ -260,7 +261,7 @@ JUNK = st.one_of(
 @given(changes=st.dictionaries(st.sampled_from(sorted(PUBLIC)), JUNK, min_size=1, max_size=4))
 def test_any_values_give_a_spec_or_an_error_of_ours(changes):
     try:
-        spec = ModelSpec.from_metadata(PUBLIC | changes)
+        spec = read_spec(PUBLIC | changes)
     except CheckpointError as error:
         assert any(key in str(error) for key in PUBLIC) or "architecture" in str(error)  # noqa: PT017
     else:
@@ -270,9 +271,9 @@ def test_any_values_give_a_spec_or_an_error_of_ours(changes):
 def test_a_hash_may_not_leave_the_table():
     shapes = {"per_layer_token_embd.weight": (320_001_445, 160), "output.weight": (1, 1)}
     with pytest.raises(CheckpointError, match="320001445 rows"):
-        ModelSpec.from_metadata(PUBLIC, tensor_shapes=shapes)
+        read_spec(PUBLIC, tensor_shapes=shapes)
     shapes["per_layer_token_embd.weight"] = (320_001_446, 160)
-    ModelSpec.from_metadata(PUBLIC, tensor_shapes=shapes)
+    read_spec(PUBLIC, tensor_shapes=shapes)
 
 
 @pytest.mark.parametrize(
@@ -288,4 +289,4 @@ def test_a_hash_may_not_leave_the_table():
 )
 def test_what_we_do_not_have_is_named(metadata, words):
     with pytest.raises(UnsupportedError, match=words):
-        ModelSpec.from_metadata(metadata)
+        read_spec(metadata)
