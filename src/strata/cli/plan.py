@@ -28,9 +28,7 @@ _LIMIT_WORDS = {
 
 def command(
     file: Annotated[Path, typer.Argument(help="GGUF file, any shard, or a folder with one model.")],
-    vram: Annotated[
-        str, typer.Option(help="VRAM that may be taken, as 12G or 800M.")
-    ] = "12G",
+    vram: Annotated[str, typer.Option(help="VRAM that may be taken, as 12G or 800M.")] = "12G",
     ram: Annotated[str, typer.Option(help="RAM that may be taken.")] = "32G",
     link: Annotated[float, typer.Option(min=0.01, help="GB/s between RAM and card.")] = 25.0,
     pool: Annotated[
