@@ -28,6 +28,7 @@ class SyntheticIndex(Mapping[str, TensorEntry]):
 
     def __init__(self, geometry: synth.SynthGeometry, mix: str, folder: Path) -> None:
         self.geometry = geometry
+        self.paths = (folder / "table.bin",)
         self.spec, self.metadata = synth.spec_of(geometry)
         self._roles = required_tensors(self.spec)
         self._pieces: dict[tuple[str, float], np.ndarray] = {}
@@ -35,7 +36,7 @@ class SyntheticIndex(Mapping[str, TensorEntry]):
         for name, role in self._roles.items():
             plan = synth._plan(name, role, self.spec, synth.MIXES[mix])
             self._entries[name] = TensorEntry(
-                name, plan.shape, plan.format, folder / "table.bin", 0, plan.num_bytes
+                name, plan.shape, plan.format, self.paths[0], 0, plan.num_bytes
             )
         table = self._entries.get(Role.NGRAM_TABLE.value)
         if table is not None:
