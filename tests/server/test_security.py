@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import socket
+from typing import Any
 
 import pytest
 import uvicorn
@@ -16,7 +17,7 @@ from starlette.routing import Route
 from strata.errors import SettingsError
 from strata.server import security
 from strata.server.app import on_fault
-from strata.server.connections import TimedConnection
+from strata.server.connections import BoundedConnection
 from strata.server.faults import Fault
 from strata.server.pictures import Pictures, text_for_bytes, text_for_picture
 from strata.server.security import MAX_HEAD_BYTES, Guard, Rules, check_bind
@@ -28,13 +29,15 @@ async def read(request) -> PlainTextResponse:
     return PlainTextResponse(str(len(await request.body())))
 
 
-class Hurried(TimedConnection):
+class Hurried(BoundedConnection):
     head_limit_s = 0.3
 
 
-async def talk(rules: Rules, *pieces: bytes | float, protocol: type = Hurried) -> bytes:
+async def talk(
+    rules: Rules, *pieces: bytes | float, protocol: type = Hurried, endpoint: Any = read
+) -> bytes:
     """What a server with these rules answers to pieces of bytes, with pauses between them."""
-    routes = [Route("/x", read, methods=["GET", "POST"])]
+    routes = [Route("/x", endpoint, methods=["GET", "POST"])]
     app = Guard(Starlette(routes=routes, exception_handlers={Fault: on_fault}), rules)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -42,7 +45,6 @@ async def talk(rules: Rules, *pieces: bytes | float, protocol: type = Hurried) -
         config = uvicorn.Config(
             app,
             http=protocol,
-            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             log_config=None,
             lifespan="off",
         )
@@ -76,6 +78,24 @@ def test_a_connection_without_a_request_is_closed():
     whole = b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n"
     status, raw = answer(Rules(), whole, 0.1, b"GET /x HTTP/1.1\r\nhos")
     assert (status, raw.count(b"HTTP/1.1 200")) == (200, 1)
+
+
+def test_line_ends_before_a_head_have_its_time_too():
+    assert answer(Rules(), b"\r\n", 0.1, b"\r\n\r\n") == (0, b"")
+    whole = b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    status, raw = answer(Rules(), whole, 0.1, b"\r\n")
+    assert (status, raw.count(b"HTTP/1.1 200")) == (200, 1)
+
+
+def test_an_answer_may_take_longer_than_a_head():
+    async def slow(request) -> PlainTextResponse:
+        await asyncio.sleep(3 * Hurried.head_limit_s)
+        return PlainTextResponse(str(len(await request.body())))
+
+    head = b"connection: close\r\ncontent-length: 3\r\n\r\n"
+    for pieces in ([POST + head + b"abc"], [POST + head, 0.1, b"a", 0.1, b"bc"]):
+        raw = asyncio.run(talk(Rules(), *pieces, endpoint=slow))
+        assert raw.endswith(b"\r\n\r\n3")
 
 
 def test_a_body_that_trickles_is_refused():

@@ -21,7 +21,7 @@ import uvicorn
 from strata.errors import EngineStopped, SettingsError
 from strata.server.app import build_app
 from strata.server.child import OpenModel
-from strata.server.connections import TimedConnection
+from strata.server.connections import BoundedConnection
 from strata.server.engine_process import EngineProcess
 from strata.server.engine_state import Limits
 from strata.server.faults import Fault
@@ -29,7 +29,7 @@ from strata.server.garbage import collect_between_answers
 from strata.server.model_side import ModelSide
 from strata.server.monitor import Monitor
 from strata.server.pictures import Pictures
-from strata.server.security import MAX_HEAD_BYTES, Rules, check_bind
+from strata.server.security import Rules, check_bind
 from strata.server.serving import Serving
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ async def _run(
 ) -> None:
     config = uvicorn.Config(
         app,
-        http=TimedConnection,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        http=BoundedConnection,
         ws="none",
         log_config=None,
         access_log=False,
