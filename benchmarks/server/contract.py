@@ -43,7 +43,7 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/responses/compact": CompactRequest,
     "/v1/responses/input_tokens": InputTokensRequest,
 }
-QUERIES = {"/v1/responses/resp_{response_id}/input_items": ("limit", "order", "after")}
+QUERIES = {"/v1/responses/{response_id}/input_items": ("limit", "order", "after")}
 
 
 def schema() -> dict[str, Any]:
@@ -55,7 +55,7 @@ def schema() -> dict[str, Any]:
             continue
         path = route.replace(":path", "")
         operation: dict[str, Any] = {"responses": {"default": {"description": "Any"}}}
-        names = [part[1:-1] for part in path.replace("resp_{", "/{").split("/") if "{" in part]
+        names = [part[1:-1] for part in path.split("/") if "{" in part]
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in names

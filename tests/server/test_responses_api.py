@@ -79,8 +79,12 @@ def test_a_response_goes_on_from_a_kept_one(client, engine):
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError, match="Previous response with id") as caught:
         ask(client, previous_response_id=first.id)
+    assert caught.value.code == "previous_response_not_found"
+    for path in (first.id, "nope", "compact"):
+        with pytest.raises(openai.NotFoundError, match=f"Response with id '{path}' not found"):
+            client.responses.retrieve(path)
     unkept = ask(client, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(unkept.id)

@@ -42,6 +42,45 @@ def test_plain_routes(demo: Served):
     assert status["memory_bytes"]
 
 
+def test_what_programs_for_other_servers_look_at(demo: Served):
+    def get(path: str) -> dict:
+        status, body, _ = fetch(demo.address, path)
+        assert status == 200
+        return json.loads(body)
+
+    assert get("/models") == get("/v1/models")
+    assert get("/v1/health") == get("/api/health") == {"status": "ok"}
+    assert get("/status")["state"] == "ready"
+    props = get("/props")
+    assert props["default_generation_settings"]["n_ctx"] == 8192
+    assert props["model_alias"] == props["model_path"] == "strata-demo"
+    assert "<|im_start|>" in props["chat_template"]
+    slots = get("/slots")
+    assert len(slots) == props["total_slots"]
+    assert not any(slot["is_processing"] for slot in slots)
+    fields = json.loads(BODY)
+    assert post(demo, "/chat/completions", **fields)["choices"][0]["message"]["content"]
+    assert post(demo, "/completions", model="strata-demo", prompt="One")["choices"][0]["text"]
+
+
+def test_a_slot_is_taken_while_a_request_is_answered(demo: Served):
+    asked = {"prompt": "One", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    host = demo.address.removeprefix("http://")
+    connection = http.client.HTTPConnection(host, timeout=30)
+    connection.request(
+        "POST",
+        "/v1/completions",
+        json.dumps({"model": "strata-demo", **asked}),
+        {"content-type": "application/json"},
+    )
+    connection.getresponse().readline()
+    first = json.loads(fetch(demo.address, "/slots")[1])[0]
+    connection.close()
+    assert first["is_processing"]
+    assert first["n_prompt_tokens"] == 1
+    assert first["next_token"]["n_decoded"] > 0
+
+
 def test_tokens_and_back(demo: Served):
     text = "Zwölf Boxkämpfer 🥊 <|im_end|>"
     messages = [{"role": "user", "content": text}]

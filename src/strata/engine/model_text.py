@@ -78,6 +78,11 @@ class ModelText:
         return self._template.notice is None
 
     @property
+    def template_source(self) -> str:
+        """The template as the file has it, or the plain one."""
+        return self._template.source
+
+    @property
     def has_thinking(self) -> bool:
         """Whether the template reads ``enable_thinking``."""
         return "enable_thinking" in self._template.source

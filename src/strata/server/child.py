@@ -44,7 +44,7 @@ _RECV_BYTES: Final = 1 << 16
 # Bytes loaded are told at most this often.
 _TELL_EVERY_S: Final = 0.1
 # Answers under way at a time; of each but one the state lies in memory.
-_MOST_BEGUN: Final = 8
+MOST_BEGUN: Final = 8
 # A turn takes this many times what changing requests costs, so that little is lost to it.
 _TURN_PER_CHANGE: Final = 8
 
@@ -82,7 +82,7 @@ class _Child:
         self._connection = connection
         self._sending = threading.Lock()
         self._waiting: queue.SimpleQueue[protocol.Submit | None] = queue.SimpleQueue()
-        self._rota: Rota[tuple[int, Generation]] = Rota(_MOST_BEGUN)
+        self._rota: Rota[tuple[int, Generation]] = Rota(MOST_BEGUN)
         self._turn_began_s = 0.0
         self._step_s = 0.0  # the longest step of late: a chunk, where prompts are read
         self._has_ended = False

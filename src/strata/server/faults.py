@@ -56,7 +56,7 @@ _OPENAI_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
-    404: "not_found_error",
+    404: "invalid_request_error",
     405: "invalid_request_error",
     408: "invalid_request_error",
     413: "invalid_request_error",
@@ -66,6 +66,7 @@ _OPENAI_TYPES: Final = {
 }
 _ANTHROPIC_TYPES: Final = {
     **_OPENAI_TYPES,
+    404: "not_found_error",
     413: "request_too_large",
     503: "overloaded_error",
 }

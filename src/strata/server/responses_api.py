@@ -65,7 +65,7 @@ class Response:
         self._num_sent = 0
         plain = plain_items(body.input)
         if body.previous_response_id is not None:
-            before = store.get(body.previous_response_id, "previous_response_id")
+            before = store.before(body.previous_response_id)
             plain = [*before.items, *plain]
         self._items = plain
         self._wish = wish_of(body, items_of(plain), serving.pictures)

@@ -128,7 +128,7 @@ def _plain_items(
     plain = plain_items(given)
     if before is None:
         return plain
-    return [*_store(request).get(before, "previous_response_id").items, *plain]
+    return [*_store(request).before(before).items, *plain]
 
 
 def _store(request: Request) -> ResponseStore:
@@ -137,7 +137,8 @@ def _store(request: Request) -> ResponseStore:
 
 
 def _id_of(request: Request) -> str:
-    return f"resp_{request.path_params['response_id']}"
+    response_id: str = request.path_params["response_id"]
+    return response_id
 
 
 def _refuse_queries(request: Request, *known: str) -> None:

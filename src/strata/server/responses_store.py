@@ -55,7 +55,7 @@ class ResponseStore:
             _, oldest = self._kept.popitem(last=False)
             self._num_bytes -= oldest.num_bytes
 
-    def get(self, response_id: str, field: str | None = None) -> Kept:
+    def get(self, response_id: str) -> Kept:
         """A kept response.
 
         Raises:
@@ -63,14 +63,27 @@ class ResponseStore:
         """
         kept = self._kept.get(response_id)
         if kept is None:
+            raise Fault(404, f"Response with id '{response_id}' not found.{self._why()}")
+        return kept
+
+    def before(self, response_id: str) -> Kept:
+        """The response that a request goes on from.
+
+        Raises:
+            Fault: 400, there is none of that id.
+        """
+        kept = self._kept.get(response_id)
+        if kept is None:
             raise Fault(
-                404,
-                f"there is no response {response_id!r}; they are kept in memory, the newest "
-                f"{self._max_kept}.",
-                code="response_not_found",
-                field=field,
+                400,
+                f"Previous response with id '{response_id}' not found.{self._why()}",
+                code="previous_response_not_found",
+                field="previous_response_id",
             )
         return kept
+
+    def _why(self) -> str:
+        return f"\n  The newest {self._max_kept} are kept in memory, until the server ends."
 
     def remove(self, response_id: str) -> None:
         """Forgets one; raises Fault as ``get``."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Whether the server lives is no secret, and the page is what asks for the key.
-_OPEN_PATHS: Final = frozenset({"/health", "/"})
+_OPEN_PATHS: Final = frozenset({"/health", "/v1/health", "/api/health", "/"})
 _OPEN_FOLDER: Final = "/page/"
 MAX_HEAD_BYTES: Final = 64 * 1024
 _DRAINED_BODIES: Final = 4

@@ -80,7 +80,7 @@ async function watchEngine() {
 }
 
 function drawEngine({ state, done, total }) {
-  const words = { ready: "ready", loading: "loading", unloaded: "not loaded", failed: "could not load", closed: "shutting down", offline: "not reachable" };
+  const words = { ready: "ready", loading: "loading", unloaded: "not loaded", failed: "could not load", not_answering: "not answering", closed: "shutting down", offline: "not reachable" };
   const progress = state === "loading" && total ? ` ${Math.floor((100 * done) / total)} % of ${bytes(total)}` : "";
   byId("engine-state").textContent = (words[state] ?? state) + progress;
   byId("engine-dot").className = `dot is-${state}`;
@@ -93,6 +93,7 @@ function drawBanner(state, done, total) {
     loading: "The model is being loaded. A message waits for it.",
     unloaded: "The model is not in memory.",
     failed: "The model could not be loaded; the server's log says why.",
+    not_answering: "The engine does not answer. If it stays so, it is started again by itself.",
     offline: "The server does not answer. It may have been stopped.",
     closed: "The server is shutting down.",
   };
