@@ -161,7 +161,7 @@ def record_session(
     if has_tiers:
         none = shared_slots(index.spec.num_layers, index.spec.num_experts, 0)
         tiers = {"host": AbsentHost(index), "slots": none,
-                 "cache_options": CacheOptions(staged_share=0.5, keeps_staged=True)}  # fmt: skip
+                 "cache_options": CacheOptions(staged_share=0.5, keeps_copied=True)}  # fmt: skip
     model = GpuModel(index, index.spec, device, kv_format=kv_format, direct_io=False, **tiers)
     session = model.new_session(capacity)
     window, reader = session._runner._window, session._reader

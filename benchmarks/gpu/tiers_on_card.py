@@ -4,7 +4,7 @@
     python benchmarks/gpu/tiers_on_card.py equal [--geometry coder] [--mix iq3_s] [--layers 4]
     python benchmarks/gpu/tiers_on_card.py speed [--layers 48] [--vram 12288] [--shares 0,0.3]
         [--policies ema,lru] [--tokens 300] [--prompts 2048] [--with-resident] [--profile]
-        [--keep-staged]
+        [--keep-copied]
     python benchmarks/gpu/tiers_on_card.py prompts [--prompts 16384] [--chunks 2048,4096,8192]
         [--lend] [--in-turn] [--profile]
 
@@ -14,7 +14,7 @@ layers whose experts are all on the card against the same with a quarter of the 
 router's choice, for a model without training routes evenly; slots are what ``--vram`` MiB leave.
 ``prompts``: tokens a second of prompts, by chunk; in memory lent by slots, or of their own beside
 as many slots as chunks of 2048 rows leave; ``--in-turn``: also with experts copied when due.
-``--keep-staged``: every share twice, without and with experts that stay where a window copied them.
+``--keep-copied``: every share twice, without and with experts that stay where a window copied them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import compile_ahead
 import numpy as np
@@ -37,7 +38,6 @@ from strata.cpu.build import open_context, physical_cores
 from strata.cpu.expert_arena import ExpertArena
 from strata.formats.synth import GEOMETRIES, MIXES
 from strata.gpu.expert_cache import CacheOptions
-from strata.gpu.layer_tier import LayerTier
 from strata.gpu.loan_plan import LoanRules
 from strata.gpu.memory_plan import DRIVER_BYTES, Wishes, plan_memory
 from strata.gpu.model import GpuModel
@@ -45,11 +45,15 @@ from strata.gpu.model_layout import model_layout
 from strata.gpu.profile import kernel_times
 from strata.gpu.slot_plan import SlotWishes, plan_card
 from strata.gpu.stream_plan import NUM_STREAMED
+from strata.tiers.forced_routing import RoutingFeed
 from strata.tiers.hand_off import SERVED
 from strata.tiers.policy_table import PolicyOptions
 from strata.tiers.slots import layer_slots, shared_slots
 from strata.tiers.synthetic import SyntheticText, synthetic_trace
 from strata.units import MiB
+
+if TYPE_CHECKING:
+    from strata.tiers.routing_trace import RoutingTrace
 
 DEVICE = torch.device("cuda")
 
@@ -113,7 +117,7 @@ def equal(args) -> None:
             (num, 0.5, "ema", False),
         ):
             model = tiered(
-                index, slots, args, staged_share=share, policy=policy, keeps_staged=keeps
+                index, slots, args, staged_share=share, policy=policy, keeps_copied=keeps
             )
             found = logits_of(model)
             same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
@@ -132,7 +136,7 @@ def equal(args) -> None:
         for keeps in (False, True):
             loans = LoanRules(args.chunk, 0)
             model = tiered(index, 1, args, num_slots=2 * num, loans=loans, staged_share=0.5,
-                           keeps_staged=keeps)  # fmt: skip
+                           keeps_copied=keeps)  # fmt: skip
             found = logits_of(model)
             same = [same_bits(a, b) for a, b in zip(found, expected, strict=True)]
             bring_all(model.experts)
@@ -155,30 +159,7 @@ def bring_all(cache) -> None:
     cache.verify(None)
 
 
-class Routing:
-    """Puts a trace's experts in the place of the router's, inside the windows' graphs."""
-
-    def __init__(self, spec, num_tokens: int) -> None:
-        text = SyntheticText(spec.num_layers, spec.num_experts, spec.top_k, num_tokens)
-        self.windows = synthetic_trace(text, seed=1).windows
-        self.ids = torch.zeros((spec.num_layers, spec.top_k), dtype=torch.int32, device=DEVICE)
-        self._host = torch.zeros(self.ids.shape, dtype=torch.int32, pin_memory=True)
-        real = LayerTier.post
-        routing = self
-
-        def post_chosen(tier, ids, codes) -> None:
-            if len(ids) == 1:
-                ids[0].copy_(routing.ids[tier._number])
-            real(tier, ids, codes)
-
-        LayerTier.post = post_chosen
-
-    def take(self, number: int) -> None:
-        self._host.numpy()[:] = self.windows[number].ids[:, 0]
-        self.ids.copy_(self._host, non_blocking=True)
-
-
-def decode(session, tokens: int, routing: Routing | None, cache=None) -> tuple[float, dict]:
+def decode(session, tokens: int, cache=None) -> tuple[float, dict]:
     """Milliseconds a window of one row, median of the second half; what was served there."""
     rng = np.random.default_rng(3)
     vocab = session._spec.vocab_size
@@ -188,8 +169,6 @@ def decode(session, tokens: int, routing: Routing | None, cache=None) -> tuple[f
             before, moved = cache.counts().sum(axis=0), cache.moved_bytes
             counted = cache.tier_counts()
         token = rng.integers(0, vocab, 1).astype(np.int32)
-        if routing is not None:
-            routing.take(number)
         begin = time.perf_counter()
         session.decode(token)
         session.commit(1)
@@ -312,20 +291,21 @@ def speed(args) -> None:
             model = GpuModel(index, spec, DEVICE, direct_io=False, chunk_tokens=args.chunk)
             session = model.new_session(capacity)
             compiling.wait()
-            ms, _ = decode(session, 80, None)
+            ms, _ = decode(session, 80)
             print(f"all resident: {ms:.2f} ms, {1e3 / ms:.1f} tokens/s", flush=True)
             for length in lengths:
                 print(f"  prompt of {length}: {read_prompt(session, length):.0f} tokens/s")
             model.close()
             del session, model
             torch.cuda.empty_cache()
-        routing = Routing(spec, args.tokens)
-        model = tiered(index, num, args, keeps_staged=args.keep_staged)
+        text = SyntheticText(spec.num_layers, spec.num_experts, spec.top_k, args.tokens)
+        trace = synthetic_trace(text, seed=1)
+        model = tiered(index, num, args, keeps_copied=args.keep_copied)
         compiling.wait()
         keeper = model.experts._keeper
         for policy in args.policies.split(","):
             for share in shares_of(args):
-                for keeps in (False, True) if args.keep_staged else (False,):
+                for keeps in (False, True) if args.keep_copied else (False,):
                     # A session of its own for each, so that its graphs are captured anew.
                     model.experts._keeper = keeper if keeps else None
                     for tier in model.experts.layers:
@@ -334,14 +314,16 @@ def speed(args) -> None:
                     model.experts.change_policy(policy, options)
                     model.experts.set_share(share)
                     label = f"{policy}{', kept' if keeps else ''}, share {share}"
-                    timed(label, model, capacity, routing, args)
+                    timed(label, model, capacity, trace, args)
         model.close()
 
 
-def timed(label: str, model, capacity: int, routing: Routing, args) -> None:
-    """One line of ``speed``."""
-    spec, session = model.spec, model.new_session(capacity)
-    ms, told = decode(session, args.tokens, routing, model.experts)
+def timed(label: str, model, capacity: int, trace: RoutingTrace, args) -> None:
+    """One line of ``speed``; each begins with the trace's first token."""
+    spec = model.spec
+    model.force_routing(RoutingFeed(trace, spec))
+    session = model.new_session(capacity)
+    ms, told = decode(session, args.tokens, model.experts)
     staged = model.experts.staged_counts[1:11]
     rate = told["bytes"] / max(1, told["nanoseconds"])
     print(
@@ -390,7 +372,7 @@ def main() -> None:
     parser.add_argument("--in-turn", action="store_true", help="also without copying ahead")
     parser.add_argument("--streamed", type=int, default=NUM_STREAMED)
     parser.add_argument("--with-resident", action="store_true")
-    parser.add_argument("--keep-staged", action="store_true", help="speed: with and without")
+    parser.add_argument("--keep-copied", action="store_true", help="speed: with and without")
     parser.add_argument("--profile", action="store_true")
     add_options(parser)
     args = parser.parse_args()

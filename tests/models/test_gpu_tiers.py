@@ -187,7 +187,7 @@ def resident_elsewhere(path: Path, tokens: np.ndarray) -> list[np.ndarray]:
 def test_what_windows_copy_stays_even_if_nobody_wants_them(
     path: Path, resident_elsewhere, tokens, made: list[Tiered], slots
 ) -> None:
-    one = tiered(path, slots, staged_share=1.0, keeps_staged=True)
+    one = tiered(path, slots, staged_share=1.0, keeps_copied=True)
     made.append(one)
     one.model.force_routing(Routes())
     cache, session, feed = one.model.experts, one.model.new_session(16), one.model._forced.feed
@@ -231,7 +231,7 @@ def test_what_windows_copy_stays_even_if_nobody_wants_them(
 def test_a_prompt_misses_none_of_those_that_a_window_has_replaced(
     path: Path, prompt_logits, made: list[Tiered]
 ) -> None:
-    one = tiered(path, per_layer(2), staged_share=1.0, keeps_staged=True, num_streamed=2)
+    one = tiered(path, per_layer(2), staged_share=1.0, keeps_copied=True, num_streamed=2)
     made.append(one)
     cache, session = one.model.experts, one.model.new_session(80)
     one.model.force_routing(Routes())  # of the other session's window alone

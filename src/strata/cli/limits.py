@@ -22,7 +22,7 @@ def command(
     vram: Annotated[
         str | None,
         typer.Option(
-            help="Most memory of the card from now on, in MiB or as 10G; start for what was "
+            help="Most VRAM from now on, in MiB or as 10G; start for what was "
             "planned when the model was loaded. Without it the limit is shown."
         ),
     ] = None,

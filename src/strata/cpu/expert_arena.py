@@ -110,7 +110,7 @@ def _check_available(num_bytes: int) -> None:
     available = available_bytes()
     if num_bytes > available:
         raise PlanError(
-            f"experts that are not on the card lie in memory, {format_bytes(num_bytes)} in all; "
+            f"experts that are not in VRAM lie in RAM, {format_bytes(num_bytes)} in all; "
             f"{format_bytes(available)} are available.\n"
             "  Try: close other programs; --ram-limit, which leaves the rest on the disk; or a "
             "file with smaller weights."

@@ -98,7 +98,7 @@ def open_tier(
     if room < spec.top_k * place:
         least = others + spec.top_k * place
         raise PlanError(
-            f"this model needs {format_bytes(least)} of memory even where its experts stay on the "
+            f"this model needs {format_bytes(least)} of RAM even where its experts stay on the "
             f"disk; it may take {format_bytes(max(0, room + others))}.\n"
             f"  {format_bytes(others)} without experts + {spec.top_k} experts of "
             f"{format_bytes(place)}\n"
@@ -109,7 +109,7 @@ def open_tier(
     telemetry.notice(
         "expert-tier",
         f"experts take {format_bytes(whole)}, of which {format_bytes(num_places * place)} are kept "
-        "in memory; the others are read from the disk when they are wanted.",
+        "in RAM; the others are read from the disk when they are wanted.",
     )
     none_kept = [np.zeros(0, np.int64)] * len(shapes)
     return ExpertTier(ctx, shapes, disk, none_kept, num_places, ahead)
@@ -181,7 +181,7 @@ def open_host(
     least = spec.top_k * place
     if room < least:
         raise PlanError(
-            f"experts that are not on the card need at least {format_bytes(least)} of memory, and "
+            f"experts that are not in VRAM need at least {format_bytes(least)} of RAM, and "
             f"may take {format_bytes(max(0, room))}.\n"
             "  Try: a larger --ram-limit, or close other programs."
         )

@@ -189,7 +189,7 @@ class ConversationFiles:
                 telemetry.notice(
                     "conversation-save",
                     f"a conversation could not be saved in {self._folder}: {_reason(error)}. "
-                    "It stays in memory.",
+                    "It stays in RAM.",
                 )
 
     def _write(self, history: History) -> None:

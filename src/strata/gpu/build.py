@@ -127,9 +127,9 @@ def load_model(
 
 
 def _tell_locked(locked_bytes: int, host: ExpertHost) -> None:
-    """Says how many of the experts in memory the card reads where they are."""
+    """Says how many of the experts in RAM the card reads where they are."""
     kept = sum(home.num_held * home.blob_bytes for home in host.layers)
-    all_of = f"{format_bytes(kept)} of experts lie in memory"
+    all_of = f"{format_bytes(kept)} of experts lie in RAM"
     if locked_bytes >= kept:
         telemetry.notice("page-locked", f"{all_of}, page-locked: the card reads them there.")
         return
@@ -174,7 +174,7 @@ def _cache_options(spec: ModelSpec, settings: Settings) -> CacheOptions:
         policy=settings.expert_policy,
         policy_options=PolicyOptions(max_admissions=ADMISSIONS),
         staged_share=settings.pcie_frac,
-        keeps_staged=settings.keep_copied,
+        keeps_copied=settings.keep_copied,
         profile=starting_profile(settings, spec),
         has_full_check=settings.verify_slots,
     )

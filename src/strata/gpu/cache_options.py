@@ -28,7 +28,7 @@ class CacheOptions:
         staged_share: part of a layer's distinct misses that is copied and computed on the card, the
             rest being computed by the host; None for what ends both at the same time.
         num_stages: staging slots; most experts of a layer that are copied for a window.
-        keeps_staged: what a window copies for itself stays, in slots of those worth least; no more
+        keeps_copied: what a window copies for itself stays, in slots of those worth least; no more
             is copied than there are such slots.
         num_streamed: experts without a slot of a step of a prompt's products.
         loans: what prompts borrow of the slots, which all layers share then; None for nothing.
@@ -45,7 +45,7 @@ class CacheOptions:
     policy_options: PolicyOptions | None = None
     staged_share: float | None = 0.0
     num_stages: int = NUM_STAGES
-    keeps_staged: bool = False
+    keeps_copied: bool = False
     num_streamed: int = NUM_STREAMED
     loans: LoanRules | None = None
     limit_seconds: float = LIMIT_SECONDS

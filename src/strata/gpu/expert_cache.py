@@ -94,7 +94,7 @@ class ExpertCache:
             self._mailbox = Mailbox(spec, is_card=is_card)
             self._table = SlotTable(self.residency, device)
             self._keeper: SlotKeeper | None = None
-            if options.keeps_staged:
+            if options.keeps_copied:
                 self._keeper = SlotKeeper(self.residency, self._table, options.num_stages)
             keeping = None if self._keeper is None else self._keeper.keeping
             self._hand_off = self._mailbox.hand_off(options, device, keeping)

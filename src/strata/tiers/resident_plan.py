@@ -71,7 +71,7 @@ class ResidentPlan:
         """What was kept, in one line."""
         lent = f", {self.num_lent} of {self.num_wanted} lent slots" if self.num_wanted else ""
         return (
-            f"experts in memory: {len(self.keys)} ({format_bytes(self.num_bytes)}), "
+            f"experts in RAM: {len(self.keys)} ({format_bytes(self.num_bytes)}), "
             f"{self.num_complement} that are in no slot{lent}"
         )
 

@@ -15,4 +15,4 @@ from strata.settings import Settings
 def test_copied_experts_stay_only_where_that_is_wished(*, wish: bool | None) -> None:
     spec, _ = spec_of(GEOMETRIES["tiny"])
     settings = Settings.from_options({} if wish is None else {"keep_copied": wish})
-    assert _cache_options(spec, settings).keeps_staged is bool(wish)
+    assert _cache_options(spec, settings).keeps_copied is bool(wish)
