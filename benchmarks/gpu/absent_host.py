@@ -70,5 +70,12 @@ class AbsentHost:
         """Nothing was done."""
         return np.zeros((len(self.layers), len(SERVED)), np.int64)
 
+    def ahead_counts(self) -> np.ndarray:
+        """Nothing was read ahead."""
+        return np.zeros((len(self.layers), 4), np.int64)
+
+    def stop_look_ahead(self) -> None:
+        """Nothing is guessed."""
+
     def close(self) -> None:
         """Nothing."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
 from strata.cli.app import app
 from strata.engine.default_model import default_model
+from strata.tiers.rates import TierRates, write_rates
+from strata.tiers.share import Cost
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +39,24 @@ def test_a_plan_is_json(demo: str) -> None:
     assert told["experts"]["vram"] + told["experts"]["ram"] == told["experts"]["all"] == 256
     assert told["warm"]["tokens_per_s"] > 0
     assert told["warm"]["binding"] in told["warm"]["limits_s"]
+
+
+def test_a_plan_says_what_the_disk_allows(demo: str, tmp_path: Path) -> None:
+    limits = ("--vram", "790M", "--ram", "2055M", "--disk", "0.001")
+    found = run(demo, *limits)
+    assert "from the disk; at" in found.output
+    told = json.loads(run(demo, *limits, "--json").output)["warm"]
+    bound = 1e6 / told["file_bytes"]
+    assert told["disk_allows_tokens_per_s"] == pytest.approx(bound)
+    assert f"allows at most {bound:.0f} tokens/s" in found.output
+    assert told["tokens_per_s"] < bound
+    assert told["binding"] == "disk"
+    rates = tmp_path / "rates.json"
+    cost = Cost(0.0, 1e-9)
+    write_rates(rates, TierRates(1000, cost, cost, 0.0, 1e-3, is_divided=False))
+    refused = run(demo, "--rates", str(rates))
+    assert refused.exit_code != 0
+    assert "those of a processor alone" in refused.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
-from strata.cli.stats import compare, stats_parts
+from strata.cli.stats import compare, describe_rates, stats_parts
 from strata.engine.request import Timings
-from strata.tiers.counters import TierTally
+from strata.tiers.counters import TierTally, add_ahead
 from strata.tiers.forecast import Forecast
 from strata.tiers.rates import TierRates
 from strata.tiers.share import Cost
@@ -58,7 +58,12 @@ def test_without_slots_it_is_memory_that_is_told() -> None:
     tally = TierTally(np.array([1 << 20]))
     tally.add_window(np.array([8]), np.array([0]), np.array([0]))
     tally.add("from_file", np.array([2]))
-    text = shown(stats_parts(tally.counts(), None))
+    told = add_ahead(tally.counts(), np.array([[3, 1, 2, 2 << 20]]))
+    text = shown(stats_parts(told, None))
+    rows = {line.split("  ")[0]: line.split() for line in text.splitlines()}
+    assert rows["of these before they were asked for"][-5:] == ["1", "12.5", "%", "1.00", "MiB"]
+    assert rows["read from the disk in vain"][-3:] == ["2", "2.00", "MiB"]
+    assert told.tier_bytes["disk"] == 2 << 20
     assert "75.0 % of 8 looked up by 1 windows were in RAM" in text
     assert "of these read from the disk" in text
 
@@ -66,6 +71,29 @@ def test_without_slots_it_is_memory_that_is_told() -> None:
 def test_without_an_expert_cache_one_line_is_enough() -> None:
     assert shown(stats_parts(None, None)).strip() == (
         "experts: all of them in one place; nothing to count."
+    )
+
+
+def test_what_the_disk_allows_stands_beside_what_was_read() -> None:
+    tally = TierTally(np.array([1 << 20]))
+    for _ in range(2):
+        tally.add_window(np.array([8]), np.array([0]), np.array([0]))
+    tally.add("from_file", np.array([4]))
+    timings = Timings(5, 0, 11, 0.1, 0.1, 0.1, experts=tally.counts())
+    limits = {"card": 0.0, "processor": 0.01, "link": 0.0, "disk": 0.01}
+    told = compare(Forecast(0.0, 0.1, 0.02, limits, 1 << 20, 50 << 20), timings)
+    assert told.splitlines()[1] == (
+        "from the disk, at 0.1 GB/s: foretold 1.00 MiB a token, which allows at most 50.0 "
+        "tokens/s; it was 2.00 MiB, which allows 25.0"
+    )
+
+
+def test_rates_of_a_processor_alone_speak_of_no_card() -> None:
+    rates = TierRates(1000, Cost(0, 1e-9), Cost(0, 1e-9), 0.0, 4e-3, None, 3e9, 1e-4, False)
+    told = describe_rates(rates)
+    assert told == (
+        "a window without reads takes 4.00 ms; reads from the disk 3.0 GB/s; and 0.10 ms for "
+        "each layer that reads"
     )
 
 

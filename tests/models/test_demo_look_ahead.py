@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from strata import Engine, SamplingParams
 from strata.cpu.build import open_context
 from strata.cpu.expert_files import fingerprint, in_place
 from strata.cpu.expert_layers import layer_shapes
@@ -96,6 +97,10 @@ def test_the_bits_are_those_of_memory_and_most_guesses_are_taken(made, source: s
     found = ahead.expert_tier.ahead_counts()
     assert 0 <= found.begun - found.used - found.dropped <= 12
     assert found.used > found.begun / 2
+    told = ahead.expert_places().tier_counts()
+    names = ("ahead", "ahead_used", "ahead_dropped", "ahead_bytes")
+    assert tuple(told.total(name) for name in names) == found
+    assert told.tier_bytes["disk"] == counts.file_bytes + found.dropped_bytes
     # The prompt reads nothing ahead: its misses are most of all.
     prompt = dict(
         zip(
@@ -135,3 +140,20 @@ def test_a_store_that_is_cut_off_under_reads_ahead_ends_one_request(made, store:
     finally:
         store.write_bytes(content)
     assert np.array_equal(logits_of(model).view(np.int32), expected.view(np.int32))
+
+
+def test_what_was_foretold_of_a_limit_is_near_what_was(tmp_path: Path) -> None:
+    """By rates of the run itself; the demo's own routing is not the made-up one, hence twice."""
+    with Engine.open(device="cpu", ram_limit=430, expert_store=tmp_path, threads=1) as engine:
+        assert engine.tier_rates() is None
+        assert engine.foretold(50) is None
+        answer = engine.generate_text("Tell me", SamplingParams(max_tokens=100, ignore_eos=True))
+        rates, foretold = engine.tier_rates(), engine.foretold(100)
+    counts = answer.timings.experts
+    assert not rates.is_divided
+    assert rates.disk_bytes_per_s > 0
+    assert foretold.hit_rate == 0.0
+    assert foretold.limits["card"] == foretold.limits["link"] == 0.0
+    read = counts.total("from_file") / counts.total("lookups")
+    assert read / 2 < foretold.file_rate < 2 * read
+    assert foretold.disk_bound == pytest.approx(foretold.file_bytes_per_s / foretold.file_bytes)

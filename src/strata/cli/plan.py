@@ -14,9 +14,9 @@ from strata.errors import SettingsError
 from strata.session_rules import DEFAULT_CONTEXT_LEN
 from strata.tiers.expert_profile import read_profile
 from strata.tiers.policy_table import DEFAULT_POLICY, check_policy
-from strata.tiers.rates import read_rates
+from strata.tiers.rates import TierRates, read_rates
 from strata.tiers.routing_trace import read_trace
-from strata.units import MiB, format_bytes, parse_bytes
+from strata.units import MiB, format_bytes, format_rate, parse_bytes
 
 _LIMIT_WORDS = {
     "card": "the card itself",
@@ -75,7 +75,7 @@ def command(
         raise SettingsError("--profile says nothing of made-up routing.\n  Try: with --routing")
     machine = Machine(
         size_of("--vram", vram), size_of("--ram", ram), link * 1e9, pool * 1e9, disk * 1e9,
-        card * 1e9, None if rates is None else read_rates(rates),
+        card * 1e9, None if rates is None else rates_of_a_card(rates),
     )  # fmt: skip
     wishes = PlanWishes(
         context, kv, expert_cache, per_layer, reserve * MiB, pcie_frac, policy
@@ -95,6 +95,22 @@ def command(
         return
     console = Console(highlight=False, soft_wrap=True)
     print_plan(console, name, report, is_made_up=trace is None)
+
+
+def rates_of_a_card(path: Path) -> TierRates:
+    """The rates of a file.
+
+    Raises:
+        CheckpointError: it is no such file.
+        SettingsError: they were measured without a card, and say nothing of one.
+    """
+    rates = read_rates(path)
+    if not rates.is_divided:
+        raise SettingsError(
+            f"the rates of {path} are those of a processor alone.\n"
+            "  Try: strata bench --device cuda --rates FILE"
+        )
+    return rates
 
 
 def size_of(flag: str, text: str) -> int:
@@ -146,6 +162,12 @@ def sentences(report: PlanReport, *, is_made_up: bool) -> list[str]:
         f"What holds a token up most is {_LIMIT_WORDS[warm.binding]}: {1e3 * held:.1f} of "
         f"{1e3 * warm.window_s:.1f} ms."
     )
+    if warm.disk_bound is not None:
+        lines.append(
+            f"A token reads {format_bytes(int(warm.file_bytes))} from the disk; at "
+            f"{format_rate(warm.file_bytes_per_s)} that allows at most {warm.disk_bound:.0f} "
+            "tokens/s."
+        )
     if report.prompt_limit is not None:
         lines.append(
             f"Prompts are read {report.chunk} tokens at a time; the link allows at most "

@@ -55,24 +55,37 @@ def compare(foretold: Forecast, timings: Timings) -> str:
     hits = "-" if hit_rate is None else f"{100 * hit_rate:.1f} %"
     speed = timings.decode_tokens_per_s
     off = f" ({100 * (speed / foretold.tokens_per_s - 1):+.0f} %)" if speed else ""
-    return (
+    told = (
         f"foretold for made-up routing: {100 * foretold.hit_rate:.1f} % in slots, "
         f"{foretold.tokens_per_s:.1f} tokens/s; it was {hits}, {speed:.1f} tokens/s{off}"
+    )
+    if foretold.disk_bound is None or found is None or not found.windows:
+        return told
+    num_bytes = found.window_file_bytes / found.windows
+    bound = f", which allows {foretold.file_bytes_per_s / num_bytes:.1f}" if num_bytes else ""
+    return (
+        f"{told}\nfrom the disk, at {format_rate(foretold.file_bytes_per_s)}: foretold "
+        f"{format_bytes(int(foretold.file_bytes))} a token, which allows at most "
+        f"{foretold.disk_bound:.1f} tokens/s; it was {format_bytes(int(num_bytes))}{bound}"
     )
 
 
 def describe_rates(rates: TierRates) -> str:
     """Rates in one line."""
-    parts = [
-        f"an expert costs the processor {1e6 * rates.asked.each:.0f} us "
-        f"({format_rate(rates.pool_bytes_per_s)}), a copy {1e6 * rates.staged.each:.0f} us "
-        f"({format_rate(rates.copy_bytes_per_s)})",
-        f"a window without misses takes {1e3 * rates.window_s:.2f} ms",
-    ]
+    parts = [f"a window without reads takes {1e3 * rates.window_s:.2f} ms"]
+    if rates.is_divided:
+        parts = [
+            f"an expert costs the processor {1e6 * rates.asked.each:.0f} us "
+            f"({format_rate(rates.pool_bytes_per_s)}), a copy {1e6 * rates.staged.each:.0f} us "
+            f"({format_rate(rates.copy_bytes_per_s)})",
+            f"a window without misses takes {1e3 * rates.window_s:.2f} ms",
+        ]
     if rates.link_bytes_per_s is not None:
         parts.append(f"moves beside windows {format_rate(rates.link_bytes_per_s)}")
     if rates.disk_bytes_per_s is not None:
         parts.append(f"reads from the disk {format_rate(rates.disk_bytes_per_s)}")
+    if rates.read_once_s is not None:
+        parts.append(f"and {1e3 * rates.read_once_s:.2f} ms for each layer that reads")
     return "; ".join(parts)
 
 
@@ -87,6 +100,8 @@ def _place_table(counts: TierCounts) -> Table:
         ("computed by the processor", "computed", windows),
         ("copied for a window", "copied", windows),
         ("of these read from the disk", "from_file", windows),
+        ("of these before they were asked for", "ahead_used", windows),
+        ("read from the disk in vain", "ahead_dropped", 0),
         ("moved to slots", "moved", 0),
         ("prompts: in slots", "prompt_hits", prompts),
         ("prompts: copied", "prompt_copied", prompts),

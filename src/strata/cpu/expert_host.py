@@ -14,6 +14,9 @@ from strata.tiers.hand_off import ExpertMemory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from strata._native import Context
     from strata.cpu.expert_layers import LayerShape
     from strata.cpu.expert_tier import ExpertTier, FileCounts
@@ -82,6 +85,10 @@ class TieredExperts(ExpertServing):
     def stop_look_ahead(self) -> None:
         """Reads nothing ahead any more."""
         self.tier.stop_look_ahead()
+
+    def ahead_counts(self) -> NDArray[np.int64]:
+        """[L, 4] reads that nobody had asked for."""
+        return self.tier.ahead_counts_by_layer()
 
     def measured(self) -> Cost:
         """What it costs to compute experts that are in memory, measured now."""

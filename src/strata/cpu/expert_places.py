@@ -1,7 +1,7 @@
 """Experts of a model that the processor runs from memory and files, as the engine counts them.
 
 Owns the translation of ``expert_tier`` counts to ``tiers.counters``; there is no card here, so
-nothing is in slots, and there is nothing to learn or to limit.
+nothing is in slots, and there is no ranking to learn and nothing to limit.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 
 from strata.cpu.expert_tier import FOUND
 from strata.errors import RequestError
-from strata.tiers.counters import TierTally
+from strata.tiers.counters import TierTally, add_ahead
 from strata.tiers.expert_profile import ExpertProfile
 from strata.tiers.forecast import Places
 
 if TYPE_CHECKING:
     from strata.cpu.expert_tier import ExpertTier
+    from strata.cpu.window_times import WindowTimes
     from strata.model_spec import ModelSpec
     from strata.tiers.counters import TierCounts
     from strata.tiers.rates import TierRates
@@ -30,10 +31,13 @@ class ExpertPlaces:
         tier: has the experts.
         spec: geometry of the model.
         expert_bytes: [L] of an expert of each layer.
+        times: of its windows.
     """
 
-    def __init__(self, tier: ExpertTier, spec: ModelSpec, expert_bytes: list[int]) -> None:
-        self._tier, self._spec = tier, spec
+    def __init__(
+        self, tier: ExpertTier, spec: ModelSpec, expert_bytes: list[int], times: WindowTimes
+    ) -> None:
+        self._tier, self._spec, self._times = tier, spec, times
         self._expert_bytes = np.array(expert_bytes, np.int64)
 
     def tier_counts(self) -> TierCounts:
@@ -47,18 +51,19 @@ class ExpertPlaces:
         tally.add("file_bytes", found["bytes"])
         tally.add("wait_ns", found["wait_ns"])
         tally.add("prompt_lookups", found["scanned"])
-        counts = tally.counts()
+        counts = add_ahead(tally.counts(), self._tier.ahead_counts_by_layer())
         return type(counts)(int(found["windows"].max()), counts.table, counts.expert_bytes)
 
     def tier_rates(self) -> TierRates | None:
-        """None: there is nothing to divide."""
-        return None
+        """What windows take, and reads cost them; None before there was one."""
+        return self._times.rates()
 
     def places(self) -> Places:
         """How many experts have room in each place."""
         kept = sum(map(len, self._tier.kept))
         memory = kept + self._tier.num_places
-        return Places(self._spec.num_layers, self._spec.num_experts, 0, memory)
+        spec = self._spec
+        return Places(spec.num_layers, spec.num_experts, 0, memory, is_cold=True)
 
     def learned(self) -> ExpertProfile:
         """Nothing."""

@@ -193,6 +193,15 @@ class ExpertTier:
 
     def counts_by_layer(self) -> NDArray[np.int64]:
         """[L, ``FOUND``] since the start."""
+        out = np.zeros((len(self._shapes), len(FOUND)), np.int64)
+        self.source.read_counts(out)
+        return out
+
+    def close(self) -> None:
+        """Closes the files; nobody may ask for experts any more."""
+        self.source.close()
+        self._close_all()
+
     def _set_router(self, layer: int, tensors: ModelTensors) -> None:
         """Lets a layer's experts be guessed by its router, where anything is read ahead.
 
@@ -203,15 +212,6 @@ class ExpertTier:
             router = packed_router(self._ctx, layer, tensors)
             if router is not None:
                 self.source.set_router(layer, router)
-
-        out = np.zeros((len(self._shapes), len(FOUND)), np.int64)
-        self.source.read_counts(out)
-        return out
-
-    def close(self) -> None:
-        """Closes the files; nobody may ask for experts any more."""
-        self.source.close()
-        self._close_all()
 
     def _opened(self, paths: Sequence[Path]) -> list[tuple[str, int, int]]:
         files = []

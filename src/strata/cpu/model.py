@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from strata.cpu.expert_places import ExpertPlaces
 from strata.cpu.session import CpuSession
 from strata.cpu.weights import load_weights
+from strata.cpu.window_times import WindowTimes
 from strata.formats.naming import Role, tensor_name
 from strata.formats.ngram_table import NgramTable
 
@@ -59,6 +60,7 @@ class CpuModel:
     ) -> None:
         self.ctx = ctx
         self.expert_tier = tier
+        self.window_times = None if tier is None else WindowTimes(tier)
         self.kv_format = kv_format
         self.chunk_tokens = chunk_tokens
         self._spec = spec
@@ -88,8 +90,10 @@ class CpuModel:
 
     def expert_places(self) -> ExpertPlaces | None:
         """Where experts were found; None where all of them are in memory."""
-        tier = self.expert_tier
-        return None if tier is None else ExpertPlaces(tier, self._spec, tier.blob_bytes)
+        tier, times = self.expert_tier, self.window_times
+        if tier is None or times is None:
+            return None
+        return ExpertPlaces(tier, self._spec, tier.blob_bytes, times)
 
     def new_session(self, capacity: int) -> CpuSession:
         """An empty conversation that can hold ``capacity`` tokens."""

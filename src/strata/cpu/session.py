@@ -162,7 +162,7 @@ class CpuSession:
         tokens = self._checked(tokens)
         self._window = None
         try:
-            rows = self._forward(tokens, self._request_ngrams(tokens), is_window=True)
+            rows = self._timed_window(tokens)
         except KeyboardInterrupt:
             # It may lie between a kernel's work on the state and the note that it is done.
             self._is_broken = True
@@ -258,6 +258,16 @@ class CpuSession:
                 self._drafter.reset()
             self._position = 0
             self._window = None
+
+    def _timed_window(self, tokens: Tokens) -> RowViews:
+        """A window; where experts are read from a disk, what it took is told."""
+        times = self._model.window_times
+        if times is not None:
+            times.begins()
+        rows = self._forward(tokens, self._request_ngrams(tokens), is_window=True)
+        if times is not None:
+            times.ends(len(tokens))
+        return rows
 
     def _forward(self, tokens: Tokens, request: RowRequest | None, *, is_window: bool) -> RowViews:
         """Every layer over the rows of ``tokens``; the streams are in the returned views."""

@@ -38,6 +38,7 @@ from strata.gpu.slot_trades import MOVES_BESIDE, SlotTrades
 from strata.gpu.slot_traffic import SlotTraffic
 from strata.gpu.split import Split
 from strata.gpu.window_meter import Seen, WindowMeter
+from strata.tiers.counters import add_ahead
 from strata.tiers.expert_profile import ExpertProfile, learned_profile
 from strata.tiers.rates import TierRates
 from strata.tiers.slots import Residency
@@ -328,7 +329,7 @@ class ExpertCache:
         self.work()
         if self._notes.has_any:
             self._learn_prompt()
-        return self._meter.counts(self._host.counts())
+        return add_ahead(self._meter.counts(self._host.counts()), self._host.ahead_counts())
 
     def tier_rates(self) -> TierRates | None:
         """What experts cost in each place, as learned; None before anything was."""
@@ -337,10 +338,11 @@ class ExpertCache:
         if window_s is None:
             return None
         size = int(np.mean([home.blob_bytes for home in self._host.layers]))
-        return TierRates(
+        rates = TierRates(
             size, split.asked.cost, split.staged_cost, split.idle.value or 0.0, window_s,
-            self._traffic.mover.bytes_per_s, self._meter.disk_bytes_per_s,
+            self._traffic.mover.bytes_per_s,
         )  # fmt: skip
+        return rates.with_reads(self._meter.read_cost)
 
     def learned(self) -> ExpertProfile:
         """What is known of the experts now, for the next run."""

@@ -15,12 +15,13 @@ import numpy as np
 
 from strata.tiers.counters import TierCounts, TierTally, first_mentions
 from strata.tiers.hand_off import ROUND_TRIP_S, SERVED
-from strata.tiers.rates import Average
+from strata.tiers.rates import CostMeter, unknown_read
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from strata.gpu.split import Split
+    from strata.tiers.share import Cost
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
@@ -75,7 +76,7 @@ class WindowMeter:
         self._split, self._served = split, served
         self._reachable = None if reachable.all() else reachable
         self._round_trip = ROUND_TRIP_S
-        self._disk = Average()
+        self._read = CostMeter(unknown_read(float(np.mean(expert_bytes))))
         self._begun: float | None = None
         self._period: float | None = None  # of the window that is counted next
         self._free_s: deque[float] = deque(maxlen=_REMEMBERED)
@@ -97,9 +98,9 @@ class WindowMeter:
         return statistics.median(self._free_s) if self._free_s else None
 
     @property
-    def disk_bytes_per_s(self) -> float | None:
-        """Of experts that layers waited for; None before any was read."""
-        return self._disk.value
+    def read_cost(self) -> Cost | None:
+        """What a layer's reads cost it; None before it waited for any."""
+        return self._read.cost if self._read.weight else None
 
     def count(self, seen: Seen) -> None:
         """Adds a window."""
@@ -187,4 +188,4 @@ class WindowMeter:
             return
         cost = self._split.asked.cost
         beyond = np.maximum(seconds - (cost.once + cost.each * computed), 1e-6)
-        self._disk.add(since[:, _SERVED["file_bytes"]] / beyond)
+        self._read.add(since[:, _SERVED["from_file"]], beyond)

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 COUNTED = (
     "lookups", "hits", "computed", "copied", "from_file", "moved", "prompt_lookups", "prompt_hits",
-    "prompt_copied", "answers", "answer_ns", "wait_ns", "file_bytes",
+    "prompt_copied", "answers", "answer_ns", "wait_ns", "file_bytes", "ahead", "ahead_used",
+    "ahead_dropped", "ahead_bytes",
 )  # fmt: skip
 """For each layer. Of windows: distinct experts looked up, hits in slots, misses computed by the
 processor, misses copied to the card; of these misses, read from a file first. Experts moved to
 slots that stay. Of prompt chunks: looked up, in slots, copied. Layers of windows that the processor
-answered, how long it computed, how long the card waited. Bytes read from a file."""
+answered, how long it computed, how long the card waited. Bytes read from a file. Reads of experts
+that began before anybody asked for them, those that were taken (which are counted as read), those
+that were given up, bytes read in vain."""
 _NUMBER = {name: number for number, name in enumerate(COUNTED)}
 
 
@@ -71,13 +74,18 @@ class TierCounts:
         return self.total("hits") / lookups if lookups else None
 
     @property
+    def window_file_bytes(self) -> int:
+        """Bytes that windows, not prompts, read from a file."""
+        return self.bytes_of("from_file")
+
+    @property
     def tier_bytes(self) -> dict[str, int]:
         """Bytes of experts read in each place, and over the link between two of them."""
         return {
             "vram": self.bytes_of("hits", "copied", "prompt_hits", "prompt_copied"),
             "ram": self.bytes_of("computed"),
             "link": self.bytes_of("copied", "moved", "prompt_copied"),
-            "disk": self.total("file_bytes"),
+            "disk": self.total("file_bytes") + self.total("ahead_bytes"),
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -123,6 +131,12 @@ class TierTally:
     def counts(self) -> TierCounts:
         """All so far; a copy."""
         return TierCounts(self._windows, self._table.copy(), self._expert_bytes)
+
+
+def add_ahead(counts: TierCounts, ahead: Counts) -> TierCounts:
+    """Takes over [L, 4] of the reads that nobody had asked for: the last four of ``COUNTED``."""
+    counts.table[:, -ahead.shape[1] :] = ahead
+    return counts
 
 
 def first_mentions(ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:

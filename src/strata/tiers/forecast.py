@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-# A disk of which nothing is known.
-_DISK_BYTES_PER_S = 1e9
-# A read of a few megabytes that was not foreseen: the request, the disk, the wake-up.
-_READ_ONCE_S = 2e-4
 LIMITS = ("card", "processor", "link", "disk")
 """What may hold a window up: the card itself, or experts computed, copied or read."""
 
@@ -45,6 +41,7 @@ class Places:
         card: slots on the card.
         memory: experts in RAM that are in no slot; the others are on the disk.
         is_per_layer: slots are divided by layer.
+        is_cold: without slots, whether RAM is empty at first.
     """
 
     num_layers: int
@@ -52,6 +49,7 @@ class Places:
     card: int
     memory: int
     is_per_layer: bool = False
+    is_cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +86,21 @@ class Forecast:
         file_rate: of look-ups, those that read a file.
         window_s: of a token.
         limits: seconds of it that each of ``LIMITS`` holds it up.
+        file_bytes: read from a file for a token.
+        file_bytes_per_s: at which they are read.
     """
 
     hit_rate: float
     file_rate: float
     window_s: float
     limits: dict[str, float]
+    file_bytes: float = 0.0
+    file_bytes_per_s: float = 0.0
+
+    @property
+    def disk_bound(self) -> float | None:
+        """Tokens a second that the disk's rate allows; None where nothing is read from one."""
+        return self.file_bytes_per_s / self.file_bytes if self.file_bytes else None
 
     @property
     def tokens_per_s(self) -> float:
@@ -113,6 +120,8 @@ class Forecast:
             "window_s": self.window_s,
             "tokens_per_s": self.tokens_per_s,
             "limits_s": dict(self.limits),
+            "file_bytes": self.file_bytes,
+            "disk_allows_tokens_per_s": self.disk_bound,
             "binding": self.binding,
         }
 
@@ -150,9 +159,15 @@ def demands(
         layout = make(num_layers, num_experts, count)
         return replay(trace, layout, name, options=PolicyOptions(admissions), ranking=order)
 
-    cached = outcome(places.card, policy, max_admissions)
-    misses = cached.lookups - cached.hits
     near = places.card + places.memory
+    if places.card:
+        cached = outcome(places.card, policy, max_admissions)
+        misses = cached.lookups - cached.hits
+    else:
+        if places.is_cold:
+            order = []
+        cached = outcome(near, "lru", None)
+        misses = cached.lookups
     from_file = np.zeros_like(misses)
     if near < places.num_layers * places.num_experts:
         behind = outcome(near, "lru", None)
@@ -181,34 +196,38 @@ def forecast(
     scale = expert_bytes / rates.expert_bytes
     asked = Cost(rates.asked.once, rates.asked.each * scale)
     staged = Cost(rates.staged.once, rates.staged.each * scale)
+    idle_s = rates.idle_s if rates.is_divided else 0.0
     most = int(demand.misses.max(initial=0))
-    if share is None:
-        counts, _ = balanced(most, asked, staged, idle=rates.idle_s, max_staged=NUM_STAGES)
+    if not rates.is_divided:
+        asked, counts = Cost(0.0, 0.0), np.zeros(most + 1, np.int64)
+    elif share is None:
+        counts, _ = balanced(most, asked, staged, idle=idle_s, max_staged=NUM_STAGES)
     else:
         counts = np.minimum(fixed_counts(most, share), NUM_STAGES)
     copied = counts[demand.misses]
     left = demand.misses - copied
-    by_card = np.where(copied > 0, staged.once + staged.each * copied, rates.idle_s)
-    read = np.zeros(len(left))
-    if demand.from_file.any():
-        per_s = rates.disk_bytes_per_s or _DISK_BYTES_PER_S
-        read = np.where(
-            demand.from_file > 0, _READ_ONCE_S + demand.from_file * expert_bytes / per_s, 0.0
-        )
+    by_card = np.where(copied > 0, staged.once + staged.each * copied, idle_s)
+    cost = rates.read
+    read = np.where(demand.from_file > 0, cost.once + demand.from_file * cost.each * scale, 0.0)
     by_host = np.where(left > 0, asked.once + asked.each * left, 0.0) + read
     ends = np.maximum(by_host, by_card)
-    late = np.where(demand.misses > 0, np.maximum(0.0, ends - rates.idle_s), 0.0)
+    late = np.where(demand.misses > 0, np.maximum(0.0, ends - idle_s), 0.0)
     is_host = by_host > by_card
     host_share = np.where(is_host, late, 0.0)
     file_share = host_share * read / np.maximum(by_host, 1e-12)
     num = max(1, len(late))
+    own = (rates.window_s, 0.0) if rates.is_divided else (0.0, rates.window_s)
     limits = {
-        "card": rates.window_s,
-        "processor": num_layers * float((host_share - file_share).sum()) / num,
+        "card": own[0],
+        "processor": own[1] + num_layers * float((host_share - file_share).sum()) / num,
         "link": num_layers * float(np.where(is_host, 0.0, late).sum()) / num,
         "disk": num_layers * float(file_share.sum()) / num,
     }
-    return Forecast(demand.hit_rate, demand.file_rate, sum(limits.values()), limits)
+    file_bytes = num_layers * float(demand.from_file.sum()) / num * expert_bytes
+    return Forecast(
+        demand.hit_rate, demand.file_rate, sum(limits.values()), limits, file_bytes,
+        rates.expert_bytes / cost.each,
+    )  # fmt: skip
 
 
 def faster(rates: TierRates, what: str, factor: float) -> TierRates:
@@ -219,4 +238,4 @@ def faster(rates: TierRates, what: str, factor: float) -> TierRates:
         return replace(rates, asked=Cost(rates.asked.once, rates.asked.each / factor))
     if what == "link":
         return replace(rates, staged=Cost(rates.staged.once, rates.staged.each / factor))
-    return replace(rates, disk_bytes_per_s=(rates.disk_bytes_per_s or _DISK_BYTES_PER_S) * factor)
+    return replace(rates, disk_bytes_per_s=rates.expert_bytes / rates.read.each * factor)

@@ -139,6 +139,9 @@ class ExpertHost(Protocol):
     def counts(self) -> NDArray[np.int64]:
         """[L, 7] what was done for each layer since the start: ``SERVED``."""
 
+    def ahead_counts(self) -> NDArray[np.int64]:
+        """[L, 4] the same of reads that nobody had asked for; ``tiers.counters.add_ahead``."""
+
     def close(self) -> None:
         """Ends the threads. The mailbox may be freed afterwards.
 

@@ -7,7 +7,7 @@ from them.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,14 @@ _PRIOR_WEIGHT = 1.0
 _LEAST = 1e-8
 # An interrupted thread makes one layer a hundred times as long, and says nothing of the rate.
 _MOST_OFF = 4.0
+# A disk of which nothing is known; and a read of a few megabytes that was not foreseen: the
+# request, the disk, the wake-up.
+_DISK_BYTES_PER_S, _READ_ONCE_S = 1e9, 2e-4
+
+
+def unknown_read(expert_bytes: float) -> Cost:
+    """What a layer's reads of experts from a disk cost as long as none was measured."""
+    return Cost(_READ_ONCE_S, expert_bytes / _DISK_BYTES_PER_S)
 
 
 class CostMeter:
@@ -119,6 +127,9 @@ class TierRates:
         window_s: a token's window without what layers wait for, host's part included.
         link_bytes_per_s: of copies beside windows; None where none were seen.
         disk_bytes_per_s: of reads of experts from a file; None where none were seen.
+        read_once_s: what a layer waits for its reads besides, however few they are.
+        is_divided: there is a card, which asks and copies. Otherwise ``window_s`` has products of
+            experts in it, and ``asked`` and ``staged`` mean nothing.
     """
 
     expert_bytes: int
@@ -128,6 +139,25 @@ class TierRates:
     window_s: float
     link_bytes_per_s: float | None = None
     disk_bytes_per_s: float | None = None
+    read_once_s: float | None = None
+    is_divided: bool = True
+
+    @property
+    def read(self) -> Cost:
+        """What n experts of a layer cost that are read from a file."""
+        unknown = unknown_read(self.expert_bytes)
+        per_s, once = self.disk_bytes_per_s, self.read_once_s
+        return Cost(
+            unknown.once if once is None else once,
+            unknown.each if per_s is None else self.expert_bytes / per_s,
+        )
+
+    def with_reads(self, read: Cost | None) -> TierRates:
+        """The same with what reads cost, where that is known."""
+        if read is None:
+            return self
+        per_s = self.expert_bytes / read.each
+        return replace(self, disk_bytes_per_s=per_s, read_once_s=read.once)
 
     @property
     def pool_bytes_per_s(self) -> float:
@@ -174,9 +204,10 @@ def read_rates(path: Path) -> TierRates:
         asked, staged = (
             Cost(float(told[way]["once"]), float(told[way]["each"])) for way in ("asked", "staged")
         )
+        link, disk, once = (_optional(told.get(name)) for name in _OPTIONAL)
         rates = TierRates(
             int(told["expert_bytes"]), asked, staged, float(told["idle_s"]),
-            float(told["window_s"]), *map(_optional, (told[name] for name in _OPTIONAL)),
+            float(told["window_s"]), link, disk, once, bool(told.get("is_divided", True)),
         )  # fmt: skip
         _check(rates)
     except (ValueError, KeyError, TypeError) as error:
@@ -187,7 +218,7 @@ def read_rates(path: Path) -> TierRates:
     return rates
 
 
-_OPTIONAL = ("link_bytes_per_s", "disk_bytes_per_s")
+_OPTIONAL = ("link_bytes_per_s", "disk_bytes_per_s", "read_once_s")
 
 
 def _optional(value: object) -> float | None:
@@ -197,6 +228,6 @@ def _optional(value: object) -> float | None:
 def _check(rates: TierRates) -> None:
     positive = [rates.expert_bytes, rates.asked.each, rates.staged.each, rates.window_s]
     positive += [x for x in (rates.link_bytes_per_s, rates.disk_bytes_per_s) if x is not None]
-    others = [rates.asked.once, rates.staged.once, rates.idle_s]
+    others = [rates.asked.once, rates.staged.once, rates.idle_s, rates.read_once_s or 0.0]
     if not all(0 < x < 1e18 for x in positive) or not all(0 <= x < 1e3 for x in others):
         raise ValueError("a rate is zero, negative or not a number")

@@ -104,11 +104,12 @@ def test_windows_that_were_served_twice_say_nothing_of_cost() -> None:
 
 def test_reads_of_a_file_are_told_from_computing() -> None:
     world = World(0.0)
-    assert world.meter.disk_bytes_per_s is None
+    assert world.meter.read_cost is None
     for number in range(120):
-        world.window(reads=3 * (number % 3 == 0))
+        world.window(reads=(3, 0, 1)[number % 3])
     assert world.split.asked.cost.each == pytest.approx(ASKED.each, rel=0.05)
-    assert world.meter.disk_bytes_per_s == pytest.approx(DISK, rel=0.1)
+    for num in (1, 3):
+        assert world.meter.read_cost.of(num) == pytest.approx(num * SIZE / DISK, rel=0.1)
     counts = world.meter.counts(world.served)
     assert counts.total("file_bytes") == SIZE * counts.total("from_file") > 0
 

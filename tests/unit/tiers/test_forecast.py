@@ -12,7 +12,7 @@ from strata.tiers.policy_table import PolicyOptions
 from strata.tiers.rates import TierRates
 from strata.tiers.replay import replay
 from strata.tiers.share import Cost, balanced, fixed_counts
-from strata.tiers.slots import layer_slots
+from strata.tiers.slots import layer_slots, spread_keys
 from strata.tiers.synthetic import SyntheticText, synthetic_trace
 
 RATES = TierRates(1000, Cost(1e-5, 2e-5), Cost(3e-5, 4e-5), 5e-6, 4e-3, 2e10, 1e8)
@@ -45,6 +45,45 @@ def test_a_window_takes_what_its_layers_take(share: float | None, size: int) -> 
     assert sum(found.limits.values()) == pytest.approx(found.window_s)
     assert found.binding == max(LIMITS, key=lambda name: found.limits[name])
     assert found.hit_rate == pytest.approx(1 - demand.misses.sum() / 2000)
+
+
+def test_the_disk_s_rate_bounds_a_token() -> None:
+    demand = random_demand(1)
+    found = forecast(demand, 48, 500, RATES.with_reads(Cost(3e-4, 1e-5)), 0.0)
+    reads = 48 * demand.from_file.sum() / len(demand.misses)
+    assert found.file_bytes == pytest.approx(500 * reads)
+    assert found.file_bytes_per_s == pytest.approx(1e8)
+    assert found.disk_bound == pytest.approx(1e8 / (500 * reads))
+    assert found.tokens_per_s < found.disk_bound
+    # Half of the bytes take half of each read's time, and as long besides.
+    layers = 48 / len(demand.misses)
+    least = layers * (3e-4 * (demand.from_file > 0).sum() + 5e-6 * demand.from_file.sum())
+    assert found.window_s >= 4e-3 + 0.5 * least
+    zeros = np.zeros(10, np.int64)
+    assert forecast(Demand(zeros, zeros, zeros), 48, 500, RATES, 0.0).disk_bound is None
+
+
+def test_a_processor_alone_waits_for_the_disk_and_for_nothing_else() -> None:
+    demand = random_demand(3)
+    rates = replace(RATES.with_reads(Cost(3e-4, 1e-5)), is_divided=False)
+    found = forecast(demand, 48, 1000, rates, None)
+    layers = 48 / len(demand.misses)
+    reads = layers * (3e-4 * (demand.from_file > 0).sum() + 1e-5 * demand.from_file.sum())
+    assert found.limits == pytest.approx(
+        {"card": 0.0, "processor": 4e-3, "link": 0.0, "disk": reads}
+    )
+    assert found.window_s == pytest.approx(4e-3 + reads)
+
+
+def test_without_slots_all_look_ups_miss_and_a_cache_reads_the_rest() -> None:
+    trace = synthetic_trace(SyntheticText(4, 32, 4, 60))
+    for is_cold in (True, False):
+        places = Places(4, 32, 0, 64, is_per_layer=True, is_cold=is_cold)
+        (found,) = demands(trace, places, ((0, None),))
+        assert found.hit_rate == 0.0
+        order = [] if is_cold else spread_keys(4, 32).tolist()
+        behind = replay(trace, layer_slots(4, 32, 64), "lru", ranking=order)
+        assert found.from_file.sum() == (behind.lookups - behind.hits).sum()
 
 
 def test_without_misses_only_the_card_counts() -> None:

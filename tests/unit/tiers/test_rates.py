@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from strata.errors import CheckpointError
-from strata.tiers.rates import Average, CostMeter, TierRates, read_rates, write_rates
+from strata.tiers.rates import (
+    Average,
+    CostMeter,
+    TierRates,
+    read_rates,
+    unknown_read,
+    write_rates,
+)
 from strata.tiers.share import Cost
 
 if TYPE_CHECKING:
@@ -85,9 +93,37 @@ def test_an_average_forgets() -> None:
     assert average.value == pytest.approx(2.0, rel=0.01)
 
 
-def test_a_file_of_rates_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rates",
+    [
+        RATES,
+        RATES.with_reads(Cost(1e-4, 5e-7)),
+        replace(RATES, is_divided=False),
+    ],
+)
+def test_a_file_of_rates_comes_back(tmp_path: Path, rates: TierRates) -> None:
+    path = tmp_path / "rates.json"
+    write_rates(path, rates)
+    assert read_rates(path) == rates
+
+
+def test_reads_cost_what_was_measured_or_is_believed() -> None:
+    assert RATES.read == unknown_read(1000)
+    measured = RATES.with_reads(Cost(1e-4, 5e-7))
+    assert measured.disk_bytes_per_s == pytest.approx(2e9)
+    assert measured.read.of(3) == pytest.approx(1e-4 + 3 * 5e-7)
+    assert RATES.with_reads(None) is RATES
+    # Of a file written before anybody measured what a read costs besides.
+    assert replace(RATES, disk_bytes_per_s=1e8).read == Cost(2e-4, 1e-5)
+
+
+def test_a_file_of_before_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rates.json"
     write_rates(path, RATES)
+    told = json.loads(path.read_text())
+    for name in ("read_once_s", "is_divided"):
+        del told[name]
+    path.write_text(json.dumps(told))
     assert read_rates(path) == RATES
     assert RATES.pool_bytes_per_s == pytest.approx(5e7)
 
@@ -101,6 +137,7 @@ def test_a_file_of_rates_comes_back(tmp_path: Path) -> None:
         ({"asked": {"once": 0.0, "each": -1.0}}, "a rate is zero"),
         ({"asked": None}, "TypeError"),
         ({"disk_bytes_per_s": "fast"}, "ValueError"),
+        ({"read_once_s": -1.0}, "a rate is zero"),
         ({"idle_s": float("nan")}, "a rate is zero"),
     ],
 )
