@@ -55,7 +55,7 @@ ExpertServer::ExpertServer(Context &ctx, std::vector<ExpertLayer> layers, Expert
         kept_scales_ = Buffer(max_rows * (hidden / 32) * 4), kept_sums_ = Buffer(max_rows * (hidden / 16) * 4);
     }
     rows_.resize(entries), places_.resize(entries), identity_.resize(entries);
-    groups_.reserve(entries), present_.reserve(entries), entries_.reserve(entries);
+    groups_.reserve(entries), present_.reserve(entries), progress_.reset(new Progress[entries]);
     for (int64_t i = 0; i < entries; i++) identity_[i] = (int32_t)i;
     first_of_.assign(num, -1);
 }
@@ -192,21 +192,37 @@ template <class F> void ExpertServer::for_each_run(int64_t panels_of_group, int6
     }
 }
 
-// Outputs of some of the request's groups. False if a value is not finite.
+void ExpertServer::Progress::wait() const {
+    for (int i = 0; !is_gated.load(std::memory_order_acquire); i++) {
+        relax();
+        // Whom it waits for may have no core to run on.
+        if (i % 256 == 255) std::this_thread::yield();
+    }
+}
+
+// Outputs of some of the request's groups. False if a value is not finite. No thread waits for all
+// others on the way: who ends a group's last panel of gate and up makes what its down panels read.
 bool ExpertServer::run_groups(const ExpertLayer &layer, const Activations &x, const std::vector<Group> &groups) {
     const int64_t hidden = layer.hidden, size = layer.size, num_groups = (int64_t)groups.size();
-    entries_.clear();
-    for (const Group &group : groups)
-        for (int64_t i = 0; i < group.num; i++) entries_.push_back((int32_t)(group.first + i));
     float *gate = (float *)gate_.get(), *up = (float *)up_.get(), *scratch = (float *)outputs_.get();
     const Activations h = {gate,           (int64_t)rows_.size(),    size, (int8_t *)codes_.get(), (float *)scales_.get(),
                            (int32_t *)sums_.get()};
     const int64_t up_panels = num_panels(size), down_panels = num_panels(hidden);
     const int64_t offsets[] = {0, role_offset(layer, 1), role_offset(layer, 2)};
-    Queue up_queue(num_groups * 2 * up_panels), gate_queue((int64_t)entries_.size()), down_queue(num_groups * down_panels);
+    Queue up_queue(num_groups * 2 * up_panels), down_queue(num_groups * down_panels);
     const int64_t up_piece = piece_of(panel_bytes(layer.formats[0], hidden), x.rows);
     const int64_t down_piece = piece_of(panel_bytes(layer.formats[2], size), x.rows);
     std::atomic<bool> is_bad{false};
+    for (int64_t g = 0; g < num_groups; g++) {
+        progress_[g].panels_left.store(2 * up_panels, std::memory_order_relaxed);
+        progress_[g].is_gated.store(false, std::memory_order_relaxed);
+    }
+    const auto apply_gate = [&](const Group &group) {
+        for (int64_t entry = group.first; entry < group.first + group.num; entry++) {
+            ctx_.products.gate_up(gate + entry * size, up + entry * size, size);
+            if (!ctx_.products.quantize(h, entry, entry + 1)) is_bad = true;
+        }
+    };
     ctx_.pool.run([&](int, int) {
         Range range;
         while (up_queue.take(up_piece, range))
@@ -218,19 +234,17 @@ bool ExpertServer::run_groups(const ExpertLayer &layer, const Activations &x, co
                         {layer.formats[role], group.blob + offsets[role], size, layer.scales[3 * group.expert + role], &x,
                          rows_.data() + group.first, group.num, out, size},
                         begin, end);
+                Progress &progress = progress_[i / 2];
+                if (progress.panels_left.fetch_sub(end - begin, std::memory_order_acq_rel) != end - begin) return;
+                apply_gate(group);
+                progress.is_gated.store(true, std::memory_order_release);
             });
-        ctx_.pool.barrier();
-        while (gate_queue.take(1, range)) {
-            const int64_t entry = entries_[range.begin];
-            ctx_.products.gate_up(gate + entry * size, up + entry * size, size);
-            if (!ctx_.products.quantize(h, entry, entry + 1)) is_bad = true;
-        }
-        ctx_.pool.barrier();
         while (down_queue.take(down_piece, range))
             for_each_run(down_panels, range.begin, range.end, [&](int64_t i, int64_t begin, int64_t end) {
                 const Group &group = groups[i];
                 const bool is_single = group.num == 1;
                 float *out = is_single ? box_.outputs + places_[group.first] * hidden : scratch + group.first * hidden;
+                progress_[i].wait();
                 run_job(ctx_,
                         {layer.formats[2], group.blob + offsets[2], hidden, layer.scales[3 * group.expert + 2], &h,
                          identity_.data() + group.first, group.num, out, hidden},

@@ -60,6 +60,13 @@ class ExpertServer {
         const uint8_t *blob;
     };
 
+    // How far a group is; of its own cache line, since other threads look while it changes.
+    struct alignas(64) Progress {
+        std::atomic<int64_t> panels_left{0}; // of gate and up
+        std::atomic<bool> is_gated{false};   // the down projection's input is there
+        void wait() const;
+    };
+
     void serve(int32_t number);
     bool wait_for_request(int32_t seen);
     AnswerStatus compute();
@@ -80,7 +87,7 @@ class ExpertServer {
     Buffer gate_, up_, codes_, scales_, sums_, outputs_;
     std::vector<Group> groups_, present_;           // all, and those whose bytes are in memory
     std::vector<int32_t> rows_, places_, identity_; // of sorted entries: row of x, entry
-    std::vector<int32_t> entries_;                  // of the groups that are run
+    std::unique_ptr<Progress[]> progress_;          // of the groups that are run
     std::vector<int32_t> first_of_;                 // scratch, by expert
     // The input of a request that waited for no disk, for a guess after its answer.
     Buffer kept_codes_, kept_scales_, kept_sums_;

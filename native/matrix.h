@@ -62,6 +62,8 @@ class Queue {
         total_ = total;
     }
     bool take(int64_t piece, Range &range) {
+        // Every thread comes once too often: a look costs less than all of them writing once more.
+        if (next_.load(std::memory_order_relaxed) >= total_) return false;
         const int64_t begin = next_.fetch_add(piece, std::memory_order_relaxed);
         if (begin >= total_) return false;
         range = {begin, std::min(begin + piece, total_)};

@@ -29,15 +29,18 @@ ANSWER_SECONDS = 5.0
 class Card:
     """The other side of a mailbox, and a server of one layer."""
 
-    def __init__(self, ctx: _native.Context) -> None:
-        self.layout = MailboxLayout(1, MAX_ROWS, TOP_K, SIZE)
+    def __init__(self, ctx: _native.Context, hidden: int = SIZE, size: int = SIZE) -> None:
+        self.hidden = hidden
+        self.layout = MailboxLayout(1, MAX_ROWS, TOP_K, hidden)
         self.box = np.zeros(self.layout.num_bytes, np.uint8)
         self.number = 0
         ggml_id = FORMATS["Q8_0"].ggml_id
-        layer = _native.ExpertLayer(ggml_id, ggml_id, ggml_id, NUM_EXPERTS, SIZE, SIZE)
+        layer = _native.ExpertLayer(ggml_id, ggml_id, ggml_id, NUM_EXPERTS, hidden, size)
         blobs = np.zeros((NUM_EXPERTS, layer.expert_bytes + 64), np.uint8)
         for expert in range(NUM_EXPERTS):
-            layer.pack(ctx, *(_rows(10 * expert + role) for role in range(3)), blobs[expert])
+            shapes = ((size, hidden), (size, hidden), (hidden, size))
+            rows = (_rows(10 * expert + role, *shape) for role, shape in enumerate(shapes))
+            layer.pack(ctx, *rows, blobs[expert])
         self.factors = np.ones((NUM_EXPERTS, 3), np.float32)
         layer.set_memory(blobs.ctypes.data, blobs.shape[1], self.factors.ctypes.data)
         self.blobs, self.layer = blobs, layer
@@ -47,9 +50,9 @@ class Card:
         owners = (blobs, self.factors, self.box)
         self.server = _native.ExpertServer(ctx, [layer], self.addresses, MAX_ROWS, TOP_K, owners)
         rng = np.random.default_rng(1)
-        codes = rng.integers(-127, 128, (MAX_ROWS, SIZE))
+        codes = rng.integers(-127, 128, (MAX_ROWS, hidden))
         self.field("codes", np.int8)[: codes.size] = codes.reshape(-1)
-        self.field("scales", np.float32)[:MAX_ROWS] = 0.01
+        self.field("scales", np.float32)[: MAX_ROWS * hidden // 32] = 0.01
         sums = codes.reshape(-1, 16).sum(axis=1)
         self.field("sums", np.int32)[: sums.size] = sums
 
@@ -63,8 +66,10 @@ class Card:
         self.server.begin()
 
     def ask(self, *ids: int, layer: int = 0) -> tuple[int, np.ndarray]:
-        """Status, and [entries, SIZE] outputs; an entry nobody wrote is UNWRITTEN."""
-        outputs = self.field("outputs", np.float32)[: len(ids) * SIZE].reshape(-1, SIZE)
+        """Status, and [entries, hidden] outputs; an entry nobody wrote is UNWRITTEN."""
+        outputs = self.field("outputs", np.float32)[: len(ids) * self.hidden].reshape(
+            -1, self.hidden
+        )
         outputs[:] = UNWRITTEN
         self.field("ids", np.int32)[: len(ids)] = ids
         request, answer = self.field("request", np.int32), self.field("answer", np.int32)
@@ -86,11 +91,13 @@ class Card:
         return outputs[row * TOP_K]
 
 
-def _rows(seed: int) -> np.ndarray:
-    """[SIZE, bytes] rows of Q8_0: a factor of 0.5 and codes of one sign, so no output is 0."""
-    raw = np.zeros((SIZE, FORMATS["Q8_0"].row_bytes(SIZE)), np.uint8)
-    raw[:, :2] = np.frombuffer(np.float16(0.5).tobytes(), np.uint8)
-    raw[:, 2:] = np.random.default_rng(seed).integers(1, 100, (SIZE, SIZE))
+def _rows(seed: int, num: int, inner: int) -> np.ndarray:
+    """[num, bytes] rows of Q8_0: a factor of 0.5 and codes of one sign, so no output is 0."""
+    raw = np.zeros((num, FORMATS["Q8_0"].row_bytes(inner)), np.uint8)
+    blocks = raw.reshape(num, -1, 34)
+    blocks[..., :2] = np.frombuffer(np.float16(0.5).tobytes(), np.uint8)
+    codes = np.random.default_rng(seed).integers(1, 100, (num, inner))
+    blocks[..., 2:] = codes.reshape(num, -1, 32)
     return raw
 
 
@@ -100,6 +107,23 @@ def card() -> Iterator[Card]:
     one.start()
     yield one
     assert one.server.stop(ANSWER_SECONDS)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_threads_that_share_an_expert_change_no_bit(num_threads: int) -> None:
+    """Large enough that each expert is many threads' work; five threads have two processors."""
+    one = Card(_native.Context(1, _native.best_isa()), 2048, 1024)
+    many = Card(_native.Context(num_threads, _native.best_isa()), 2048, 1024)
+    for card in (one, many):
+        card.start()
+    for ids in [(0, 1, 1, 2), (3, -1, -1, 3), (2, 0, 0, 2), (-1, -1, 1, -1)] * 5:
+        status, expected = one.ask(*ids)
+        assert status == GOOD
+        again = many.ask(*ids)
+        assert again[0] == GOOD
+        assert again[1].tobytes() == expected.tobytes()
+    for card in (one, many):
+        assert card.server.stop(ANSWER_SECONDS)
 
 
 def test_an_expert_has_the_same_output_in_any_company(card: Card) -> None:
