@@ -6,11 +6,11 @@ The yardstick is the same file with every expert in memory.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.failing_reads import failing_reads
 
 from strata import Engine, SamplingParams
 from strata.cpu.build import open_context
@@ -128,24 +128,6 @@ def test_a_cache_for_all_reads_each_once(tiny: Path) -> None:
     model.close()
 
 
-def broken(model: CpuModel) -> Callable[[], None]:
-    """Every read of experts gives EIO, until the function returned is called."""
-    tier = model.expert_tier
-    saved = [(number, os.dup(number)) for number in tier.descriptors]
-    bad = os.open("/proc/self/mem", os.O_RDONLY)  # nothing is mapped at address 0 and on
-    for number, _ in saved:
-        os.dup2(bad, number)
-    os.close(bad)
-    tier.drop_cached()
-
-    def mend() -> None:
-        for number, good in saved:
-            os.dup2(good, number)
-            os.close(good)
-
-    return mend
-
-
 @pytest.mark.parametrize("source", ["store", "file"])
 def test_a_disk_error_in_a_window_leaves_the_state_as_it_was(tiny: Path, source: str) -> None:
     tokens = np.random.default_rng(2).integers(0, 500, 60).astype(np.int32)
@@ -156,10 +138,11 @@ def test_a_disk_error_in_a_window_leaves_the_state_as_it_was(tiny: Path, source:
         found = []
         for token in tokens[40:]:
             if is_disturbed:
-                mend = broken(model)
-                with pytest.raises(CheckpointError, match=r"cannot read expert \d+ of layer \d+"):
+                with (
+                    failing_reads(model.expert_tier),
+                    pytest.raises(CheckpointError, match=r"cannot read expert \d+ of layer \d+"),
+                ):
                     session.decode(np.array([token], np.int32))
-                mend()
             found.append(session.decode(np.array([token], np.int32))[0])
             session.commit(1)
         return np.stack(found)
@@ -200,10 +183,11 @@ def test_the_engine_ends_a_request_and_answers_the_next(
             events = iter(generation)
             if is_in_answer:
                 next(events)
-            mend = broken(model)
-            with pytest.raises(CheckpointError, match="cannot read expert"):
+            with (
+                failing_reads(model.expert_tier),
+                pytest.raises(CheckpointError, match="cannot read expert"),
+            ):
                 list(events)
-            mend()
             # The same conversation and another go on as if nothing had been.
             assert engine.generate_text(prompt, GREEDY).token_ids == expected[0]
             assert engine.generate_text(prompt, SAMPLED).token_ids == expected[1]

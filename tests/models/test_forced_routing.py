@@ -6,28 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.models.model_files import cpu_model
+from tests.models.on_card import gpu_model
+from tests.models.smallest_model import smallest_model
+from tests.models.tiny_models import VOCAB_SIZE
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-from tests.models.model_files import cpu_model, write_model  # noqa: E402
-from tests.models.test_gpu_session import DEVICE, formats_of, smallest_model  # noqa: E402
-from tests.models.tiny_models import VOCAB_SIZE  # noqa: E402
-
-from strata.errors import SettingsError  # noqa: E402
-from strata.formats.tensor_index import open_model  # noqa: E402
-from strata.gpu.model import GpuModel  # noqa: E402
-from strata.tiers.forced_routing import RoutingFeed  # noqa: E402
-from strata.tiers.routing_trace import RoutingTrace, RoutingWindow, WindowKind  # noqa: E402
+from strata.errors import SettingsError
+from strata.tiers.forced_routing import RoutingFeed
+from strata.tiers.routing_trace import RoutingTrace, RoutingWindow, WindowKind
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
-    model = smallest_model()
-    file = tmp_path_factory.mktemp("forced") / "model.gguf"
-    return write_model(file, model, formats_of(model.weights))
 
 
 def trace_of(num_rows: int, num_experts: int | None = None) -> RoutingTrace:
@@ -76,9 +65,9 @@ def test_a_trace_of_prompts_alone_is_refused() -> None:
         RoutingFeed(prompts, smallest_model().spec)
 
 
-def test_the_processor_takes_the_trace_s_experts(path: Path) -> None:
+def test_the_processor_takes_the_trace_s_experts(smallest_path: Path) -> None:
     trace = trace_of(6)
-    model = cpu_model(path, smallest_model(), threads=1, kv_format="f16")
+    model = cpu_model(smallest_path, smallest_model(), threads=1, kv_format="f16")
     model.force_routing(RoutingFeed(trace, model.spec))
     session = model.new_session(16)
     seen: list[np.ndarray] = []
@@ -93,10 +82,9 @@ def test_the_processor_takes_the_trace_s_experts(path: Path) -> None:
         at += kept
 
 
-def test_a_card_s_windows_take_the_trace_s_experts(path: Path) -> None:
+def test_a_card_s_windows_take_the_trace_s_experts(smallest_path: Path) -> None:
     trace = trace_of(4)
-    with open_model(path) as index:
-        model = GpuModel(index, smallest_model().spec, DEVICE)
+    model = gpu_model(smallest_path)
     model.force_routing(RoutingFeed(trace, model.spec))
     session = model.new_session(16)
     rng = np.random.default_rng(1)
@@ -106,3 +94,9 @@ def test_a_card_s_windows_take_the_trace_s_experts(path: Path) -> None:
         ids = session._buffers.tensors["expert_ids"][:rows].cpu().numpy()
         assert np.array_equal(ids, told(trace)[-1, at : at + rows])
         session.commit(kept)
+    # Another feed, from its start, for sessions that are made now.
+    model.force_routing(RoutingFeed(trace, model.spec))
+    session = model.new_session(16)
+    session.decode(np.array([7], np.int32))
+    ids = session._buffers.tensors["expert_ids"][:1].cpu().numpy()
+    assert np.array_equal(ids, told(trace)[-1, :1])

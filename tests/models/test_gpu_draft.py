@@ -11,30 +11,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
+from tests.fakes import FakeText
+from tests.models.draft_oracle import with_draft
+from tests.models.model_files import cpu_model, write_model
+from tests.models.on_card import DEVICE, gpu_model
+from tests.models.smallest_model import SMALLEST, formats_of, smallest_model
+from tests.models.tiny_models import VOCAB_SIZE, TinyModel
 
-torch = pytest.importorskip("torch")
-triton = pytest.importorskip("triton")
-from tests.fakes import FakeText  # noqa: E402
-from tests.models.draft_oracle import with_draft  # noqa: E402
-from tests.models.model_files import cpu_model, write_model  # noqa: E402
-from tests.models.test_gpu_session import (  # noqa: E402
-    DEVICE,
-    SMALLEST,
-    formats_of,
-    smallest_model,
-)
-from tests.models.tiny_models import VOCAB_SIZE, TinyModel  # noqa: E402
-
-from strata import Engine, SamplingParams  # noqa: E402
-from strata.engine.parts import Parts  # noqa: E402
-from strata.formats.tensor_index import open_model  # noqa: E402
-from strata.gpu.memory_plan import Wishes, plan_memory  # noqa: E402
-from strata.gpu.model import GpuModel  # noqa: E402
-from strata.settings import Settings  # noqa: E402
+from strata import Engine, SamplingParams
+from strata.engine.parts import Parts
+from strata.formats.tensor_index import open_model
+from strata.gpu.memory_plan import Wishes, plan_memory
+from strata.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from strata.gpu.model import GpuModel
     from strata.gpu.session import GpuSession
 
 CAPACITY = 20
@@ -59,17 +53,14 @@ def path(tmp_path_factory) -> Path:
     return write_model(tmp_path_factory.mktemp("drafts") / "model.gguf", tiny, formats)
 
 
-def gpu_model(path: Path, kv_format: str = "f16") -> GpuModel:
-    with open_model(path) as index:
-        return GpuModel(
-            index, drafting_model().spec, DEVICE, kv_format=kv_format, chunk_tokens=64,
-            has_draft=True,
-        )  # fmt: skip
+def loaded(path: Path, kv_format: str = "f16") -> GpuModel:
+    spec = drafting_model().spec
+    return gpu_model(path, spec, kv_format=kv_format, chunk_tokens=64, has_draft=True)
 
 
 @pytest.fixture(scope="module")
 def model(path: Path) -> GpuModel:
-    return gpu_model(path)
+    return loaded(path)
 
 
 def read(session: GpuSession, tokens: np.ndarray, step: int) -> None:
@@ -141,7 +132,7 @@ def test_how_tokens_were_read_does_not_matter(model: GpuModel) -> None:
 
 
 def test_drafts_at_the_ends_of_the_context(path: Path) -> None:
-    session = gpu_model(path, "int8").new_session(3)
+    session = loaded(path, "int8").new_session(3)
     read(session, WORDS[:2], 2)
     assert len(session.drafter.propose(1, 3)[0]) == 2
     read(session, WORDS[2:3], 1)
@@ -157,9 +148,9 @@ def test_what_was_planned_is_what_is_taken(path: Path) -> None:
             wishes = Wishes(300, kv_format, 64)
             plan = plan_memory(index, spec, wishes, has_draft=True)
             without = plan_memory(index, spec, wishes)
-        loaded = gpu_model(path, kv_format)
-        assert dict(loaded.memory_report()) == dict(plan.weights)
-        session = loaded.new_session(300)
+        made = loaded(path, kv_format)
+        assert dict(made.memory_report()) == dict(plan.weights)
+        session = made.new_session(300)
         assert session.num_bytes == sum(plan.session.values())
         for name in ("draft layer", "draft cells"):
             assert {**plan.weights, **plan.session}[name] > 0

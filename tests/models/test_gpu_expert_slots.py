@@ -11,45 +11,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
+from tests.models.on_card import per_layer
+from tests.models.smallest_model import EXPERTS, LAYERS
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-from tests.models.model_files import write_model  # noqa: E402
-from tests.models.test_gpu_session import formats_of, smallest_model  # noqa: E402
-from tests.models.test_gpu_tiers import EXPERTS, LAYERS, per_layer, tiered  # noqa: E402
-
-from strata.errors import DeviceError, SettingsError  # noqa: E402
-from strata.gpu import expert_cache, expert_mover, slot_trades  # noqa: E402
-from strata.gpu.slot_check import rows_in_slot, rows_on_host  # noqa: E402
-from strata.tiers.policy_table import POLICIES  # noqa: E402
-from strata.tiers.slots import shared_slots  # noqa: E402
+from strata.errors import DeviceError, SettingsError
+from strata.gpu import expert_cache, expert_mover, slot_trades
+from strata.gpu.slot_check import rows_in_slot, rows_on_host
+from strata.tiers.policy_table import POLICIES
+from strata.tiers.slots import shared_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from strata.gpu.expert_cache import ExpertCache
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
-    model = smallest_model()
-    file = tmp_path_factory.mktemp("slots") / "model.gguf"
-    return write_model(file, model, formats_of(model.weights))
-
-
 @pytest.fixture
-def make(path: Path) -> Iterator[Callable[..., ExpertCache]]:
-    models = []
-
-    def made(slots=None, **options) -> ExpertCache:
-        one = tiered(path, slots or per_layer(2), **options)
-        models.append(one.model)
-        return one.model.experts
-
-    yield made
-    for model in models:
-        model.close()
+def make(tiered) -> Callable[..., ExpertCache]:
+    return lambda slots=None, **options: tiered(slots or per_layer(2), **options).model.experts
 
 
 def windows(cache: ExpertCache, num: int, seed: int = 0) -> None:

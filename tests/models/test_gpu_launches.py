@@ -11,26 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
+from tests.models.on_card import gpu_model
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
 
-torch = pytest.importorskip("torch")
-triton = pytest.importorskip("triton")
-from tests.models.model_files import write_model  # noqa: E402
-from tests.models.test_gpu_session import (  # noqa: E402
-    DEVICE,
-    formats_of,
-    smallest_model,
-)
-from triton.runtime.interpreter import InterpretedFunction  # noqa: E402
-from triton.runtime.jit import JITFunction  # noqa: E402
-
-from strata.formats.tensor_index import open_model  # noqa: E402
-from strata.gpu import kernel_work  # noqa: E402
-from strata.gpu.kernel_work import window_work  # noqa: E402
-from strata.gpu.model import GpuModel  # noqa: E402
-from strata.model_spec import LayerKind  # noqa: E402
+from strata.gpu import kernel_work
+from strata.gpu.kernel_work import window_work
+from strata.model_spec import LayerKind
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from strata.gpu.model import GpuModel
 
 NUM_ROWS = 2
 
@@ -58,12 +51,8 @@ class Launches:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> GpuModel:
-    tiny = smallest_model()
-    file: Path = tmp_path_factory.mktemp("launches") / "model.gguf"
-    path = write_model(file, tiny, formats_of(tiny.weights))
-    with open_model(path) as index:
-        return GpuModel(index, tiny.spec, DEVICE)
+def model(smallest_path: Path) -> GpuModel:
+    return gpu_model(smallest_path)
 
 
 @pytest.mark.slow

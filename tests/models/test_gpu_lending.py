@@ -11,38 +11,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
+from tests.models.bits import one_by_one, same_bits
+from tests.models.on_card import DEVICE, PROMPT
+from tests.models.smallest_model import EXPERTS, LAYERS
 
-torch = pytest.importorskip("torch")
-triton = pytest.importorskip("triton")
-from tests.models.test_gpu_session import DEVICE, one_by_one, same_bits, smallest_model  # noqa: E402
-from tests.models.test_gpu_tiers import (  # noqa: E402
-    EXPERTS,
-    LAYERS,
-    NUM_TOKENS,
-    made,
-    path,
-    prompt,
-    prompt_logits,
-    resident,
-    tiered,
-    tokens,
-)
-
-from strata.gpu.arena import Arena  # noqa: E402
-from strata.gpu.lending import Lender, LentArena  # noqa: E402
-from strata.gpu.loan_plan import Loan, LoanRules  # noqa: E402
-from strata.gpu.shapes import Shape  # noqa: E402
-from strata.gpu.slot_check import rows_in_slot, rows_on_host  # noqa: E402
-from strata.tiers.slots import shared_slots  # noqa: E402
+from strata.gpu.arena import Arena
+from strata.gpu.lending import Lender, LentArena
+from strata.gpu.loan_plan import Loan, LoanRules
+from strata.gpu.shapes import Shape
+from strata.gpu.slot_check import rows_in_slot, rows_on_host
+from strata.tiers.slots import shared_slots
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.models.test_gpu_tiers import Tiered
+    from tests.models.on_card import Tiered
 
     from strata.gpu.prompt_layout import PromptShapes
-
-__all__ = ["made", "path", "prompt_logits", "resident", "tokens"]
 
 NUM_SLOTS, NUM_LENT = 6, 4
 SLOTS = shared_slots(LAYERS, EXPERTS, NUM_SLOTS)
@@ -73,9 +57,8 @@ def all_are_back(one: Tiered) -> bool:
     return found and not len(cache.layers[0].ahead._table.wanting())
 
 
-def test_what_is_lent_is_missing_and_comes_back(path: Path, made: list[Tiered]) -> None:
-    one = tiered(path, SLOTS)
-    made.append(one)
+def test_what_is_lent_is_missing_and_comes_back(tiered) -> None:
+    one = tiered(SLOTS)
     cache = one.model.experts
     before = cache.residency.key_in.copy()
     assert held(one).sum() == NUM_SLOTS
@@ -104,11 +87,8 @@ def test_what_is_lent_is_missing_and_comes_back(path: Path, made: list[Tiered]) 
     assert (cache.residency.key_in == before).all()
 
 
-def test_a_refill_that_breaks_off_is_begun_again(
-    path: Path, made: list[Tiered], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = tiered(path, SLOTS)
-    made.append(one)
+def test_a_refill_that_breaks_off_is_begun_again(tiered, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tiered(SLOTS)
     cache = one.model.experts
     cache.lend(NUM_LENT).fill_(0xA5)
     with monkeypatch.context() as patched:
@@ -124,12 +104,9 @@ def test_a_refill_that_breaks_off_is_begun_again(
 
 
 @pytest.mark.parametrize("lock_bytes", [None, 0])
-def test_experts_copied_ahead_are_those_of_the_host(
-    path: Path, made: list[Tiered], lock_bytes: int | None
-) -> None:
+def test_experts_copied_ahead_are_those_of_the_host(tiered, lock_bytes: int | None) -> None:
     # Places for one: each part of the ring is used twice, some steps have no missing expert.
-    one = tiered(path, shared_slots(LAYERS, EXPERTS, 2), num_streamed=1, lock_bytes=lock_bytes)
-    made.append(one)
+    one = tiered(shared_slots(LAYERS, EXPERTS, 2), num_streamed=1, lock_bytes=lock_bytes)
     cache = one.model.experts
     ahead = cache.layers[0].ahead
     for limits in ([EXPERTS] * LAYERS, [1, 2]):
@@ -155,18 +132,15 @@ def test_experts_copied_ahead_are_those_of_the_host(
     assert not ahead.is_open  # so few rows want few experts
 
 
-def test_windows_are_right_while_slots_are_lent(
-    path: Path, resident, tokens, made: list[Tiered]
-) -> None:
-    one = tiered(path, SLOTS)
-    made.append(one)
+def test_windows_are_right_while_slots_are_lent(single, tokens, tiered) -> None:
+    one = tiered(SLOTS)
     session, cache = one.model.new_session(16), one.model.experts
     found = [one_by_one(session, tokens[:1])]
     cache.lend(NUM_LENT).fill_(0xA5)
     found.append(one_by_one(session, tokens[1:3]))
     cache.take_back()
-    found.append(one_by_one(session, tokens[3:NUM_TOKENS]))
-    assert same_bits(np.concatenate(found), resident)
+    found.append(one_by_one(session, tokens[3:4]))
+    assert same_bits(np.concatenate(found), single[:4])
     assert all_are_back(one)
 
 
@@ -189,9 +163,8 @@ class OwnRoom(Lender):
 
 
 @pytest.fixture
-def lending(path: Path, made: list[Tiered]) -> Tiered:
-    one = tiered(path, SLOTS, loans=LoanRules())
-    made.append(one)
+def lending(tiered) -> Tiered:
+    one = tiered(SLOTS, loans=LoanRules())
     model = one.model
     model.lender = OwnRoom(model.experts, model.spec, model.layout, LoanRules())
     return one
@@ -208,7 +181,7 @@ def test_buffers_that_fail_leave_the_slots_as_they_were(
     with monkeypatch.context() as patched:
         patched.setattr("strata.gpu.prompt_reader.PromptBuffers", refused)
         with pytest.raises(MemoryError):
-            session.prefill(prompt())
+            session.prefill(PROMPT)
     assert session.position == 0
     assert lending.model.lender.num_loans == 1
     assert all_are_back(lending)
@@ -247,10 +220,10 @@ def test_a_prompt_in_lent_memory_and_an_interrupt(lending: Tiered, prompt_logits
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        other.prefill(prompt(), on_progress=stop)
+        other.prefill(PROMPT, on_progress=stop)
     assert other.position == 64
     assert seen == [NUM_SLOTS - NUM_LENT]
-    assert same_bits(session.prefill(prompt()), prompt_logits)
+    assert same_bits(session.prefill(PROMPT), prompt_logits)
     assert model.lender.num_loans == 2
     assert all_are_back(lending)
 
@@ -263,8 +236,3 @@ def test_lent_memory_is_zeroed_and_handed_out_in_place() -> None:
     assert second.data_ptr() == memory.data_ptr() + 256
     assert not memory.any()
     assert (arena.num_bytes, arena.used_bytes) == (1024, 512)
-
-
-def test_the_smallest_model_has_the_layers_that_are_meant() -> None:
-    spec = smallest_model().spec
-    assert (spec.num_layers, spec.num_experts) == (LAYERS, EXPERTS)

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.fakes import FakeText
+from tests.models.on_card import gpu_model
+from tests.models.tiny_models import VOCAB_SIZE
 
-torch = pytest.importorskip("torch")
-triton = pytest.importorskip("triton")
-from tests.fakes import FakeText  # noqa: E402
-from tests.models.test_gpu_session import gpu_model, path  # noqa: E402, F401
-from tests.models.tiny_models import VOCAB_SIZE  # noqa: E402
-
-from strata import Engine  # noqa: E402
-from strata.engine.parts import Parts  # noqa: E402
-from strata.engine.sampler import SamplingParams  # noqa: E402
-from strata.errors import RequestError  # noqa: E402
-from strata.gpu.session import GpuSession  # noqa: E402
-from strata.settings import Settings  # noqa: E402
+from strata import Engine
+from strata.engine.parts import Parts
+from strata.engine.sampler import SamplingParams
+from strata.errors import RequestError
+from strata.gpu.session import GpuSession
+from strata.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +30,8 @@ PARAMS = SamplingParams(temperature=1.5, seed=3, presence_penalty=1, penalty_las
 
 
 @pytest.fixture(scope="module")
-def model(path: Path) -> GpuModel:  # noqa: F811
-    return gpu_model(path)
+def model(smallest_path: Path) -> GpuModel:
+    return gpu_model(smallest_path)
 
 
 def engine_of(model: GpuModel) -> Engine:

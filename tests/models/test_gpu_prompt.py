@@ -11,31 +11,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("triton")
+from tests.models.bits import same_bits
 from tests.models.model_files import cpu_model, write_model
-from tests.models.test_gpu_session import DEVICE, SMALLEST, formats_of, same_bits
-from tests.models.tiny_models import (
-    VOCAB_SIZE,
-    TinyModel,
-    build,
-    gguf_weights,
-    randomize,
-    spec_of,
-    tiny_config,
-)
+from tests.models.on_card import gpu_model
+from tests.models.smallest_model import formats_of, smallest_model
+from tests.models.tiny_models import VOCAB_SIZE, TinyModel
 
 from strata.errors import StrataError
-from strata.formats.tensor_index import open_model
 from strata.gpu import prompt, prompt_layout
 from strata.gpu import session as session_module
 from strata.gpu.kernels import delta_scan
-from strata.gpu.model import GpuModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from strata.gpu.model import GpuModel
 
 CUT, NUM_TOKENS, CAPACITY = 16, 33, 64
 # The delta net's rounding is the largest part of it.
@@ -52,13 +43,9 @@ def _small_groups():
         yield
 
 
-@functools.cache
-def smallest_model() -> TinyModel:
+def small_model() -> TinyModel:
     """With reads of either kind: those whose matrices are all BF16 are fused."""
-    config = tiny_config(**SMALLEST | {"hc_lowrank": 32})
-    hf = build(config)
-    randomize(hf, seed=5)
-    return TinyModel(hf, spec_of(config), gguf_weights(hf))
+    return smallest_model(hc_lowrank=32)
 
 
 def formats_with_fused_reads(weights) -> dict[str, str]:
@@ -70,7 +57,7 @@ def formats_with_fused_reads(weights) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = smallest_model()
+    model = small_model()
     file = tmp_path_factory.mktemp("prompt") / "model.gguf"
     return write_model(file, model, formats_with_fused_reads(model.weights))
 
@@ -81,8 +68,7 @@ def tokens() -> np.ndarray:
 
 
 def load(path: Path, chunk: int) -> GpuModel:
-    with open_model(path) as index:
-        return GpuModel(index, smallest_model().spec, DEVICE, chunk_tokens=chunk)
+    return gpu_model(path, small_model().spec, chunk_tokens=chunk)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +85,7 @@ def whole(path: Path, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def processor_logits(path: Path, tokens: np.ndarray) -> np.ndarray:
-    session = cpu_model(path, smallest_model(), threads=1, kv_format="f16").new_session(CAPACITY)
+    session = cpu_model(path, small_model(), threads=1, kv_format="f16").new_session(CAPACITY)
     return session.prefill(tokens)
 
 
@@ -194,7 +180,7 @@ def test_a_chunk_takes_in_the_row_that_is_pending(
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in the interpreter
 def test_huge_weights_end_the_reading_with_the_layer_s_name(tmp_path: Path) -> None:
-    tiny = smallest_model()
+    tiny = small_model()
     weights = dict(tiny.weights)
     name = "blk.1.ffn_gate_inp.weight"
     weights[name] = np.full_like(weights[name], np.float32(3e38))

@@ -7,123 +7,35 @@ of docs/numerics.md; the yardstick is the same tokens decoded one by one.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.models.bits import one_by_one, same_bits
+from tests.models.model_files import cpu_model, write_model
+from tests.models.on_card import gpu_model
+from tests.models.smallest_model import formats_of, smallest_model
+from tests.models.tiny_models import VOCAB_SIZE, TinyModel
 
-torch = pytest.importorskip("torch")
-triton = pytest.importorskip("triton")
-from tests.models.model_files import cpu_model, write_model  # noqa: E402
-from tests.models.tiny_models import (  # noqa: E402
-    VOCAB_SIZE,
-    TinyModel,
-    build,
-    gguf_weights,
-    randomize,
-    spec_of,
-    tiny_config,
-)
-
-from strata.errors import ContextTooLong, RequestError, StrataError  # noqa: E402
-from strata.formats.tensor_index import open_model  # noqa: E402
-from strata.gpu.memory_plan import Wishes, plan_memory  # noqa: E402
-from strata.gpu.model import GpuModel  # noqa: E402
+from strata.errors import ContextTooLong, RequestError, StrataError
+from strata.formats.tensor_index import open_model
+from strata.gpu.memory_plan import Wishes, plan_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEVICE = torch.device("cpu" if triton.knobs.runtime.interpret else "cuda")
-NUM_TOKENS = 12
-# Two rows of the n-gram layer's history, several blocks beyond the budget, both kinds of layer.
-SMALLEST = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "full_attention_interval": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 32,
-    "linear_num_key_heads": 1,
-    "linear_num_value_heads": 2,
-    "num_experts": 4,
-    "hc_count": 2,
-    "hc_lowrank": 8,
-    "ple_layer_ids": [1],
-    "ngram_size": 2,
-    "heads_per_ngram": 2,
-    "ple_embed_dim": 32,
-    "ple_conv_kernel_size": 3,
-    "indexer_n_heads": 2,
-    "indexer_head_dim": 32,
-    "indexer_budget": 4,
-    "indexer_compress_ratio": 2,
-}
-FORMATS = {"ffn_gate_exps": "Q4_0", "ffn_up_exps": "Q4_0", "ffn_down_exps": "Q8_0",
-           "ffn_gate_shexp": "Q8_0", "ffn_up_shexp": "Q8_0", "ffn_down_shexp": "Q8_0",
-           "attn_qkv": "Q8_0", "attn_gate": "Q8_0", "attn_k": "BF16", "ssm_out": "Q4_0",
-           "hc_attn_down": "Q8_0", "hc_ffn_up": "F16", "output": "Q8_0",
-           "ple_key": "Q8_0"}  # fmt: skip
-
-
-@functools.cache
-def smallest_model() -> TinyModel:
-    torch.set_num_threads(1)
-    config = tiny_config(**SMALLEST)
-    hf = build(config)
-    randomize(hf, seed=5)
-    return TinyModel(hf, spec_of(config), gguf_weights(hf))
-
-
-def formats_of(weights) -> dict[str, str]:
-    stems = {name: name.removesuffix(".weight").split(".")[-1] for name in weights}
-    return {name: FORMATS[stem] for name, stem in stems.items() if stem in FORMATS}
+    from strata.gpu.model import GpuModel
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
-    model = smallest_model()
-    file = tmp_path_factory.mktemp("card") / "model.gguf"
-    return write_model(file, model, formats_of(model.weights))
+def model(smallest_path: Path) -> GpuModel:
+    return gpu_model(smallest_path)
 
 
-def gpu_model(path: Path, kv_format: str = "f16") -> GpuModel:
-    with open_model(path) as index:
-        return GpuModel(index, smallest_model().spec, DEVICE, kv_format=kv_format)
-
-
-@pytest.fixture(scope="module")
-def model(path: Path) -> GpuModel:
-    return gpu_model(path)
-
-
-@pytest.fixture(scope="module")
-def tokens() -> np.ndarray:
-    return np.random.default_rng(3).integers(0, VOCAB_SIZE, NUM_TOKENS).astype(np.int32)
-
-
-@pytest.fixture(scope="module")
-def single(model: GpuModel, tokens: np.ndarray) -> np.ndarray:
-    """Logits of the tokens decoded one by one."""
-    return one_by_one(model.new_session(32), tokens)
-
-
-def one_by_one(session, tokens: np.ndarray) -> np.ndarray:
-    logits = []
-    for token in tokens:
-        logits.append(session.decode(np.array([token], np.int32))[0])
-        session.commit(1)
-    return np.array(logits)
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
-
-
-def test_logits_are_the_processor_s(single: np.ndarray, path: Path, tokens: np.ndarray) -> None:
-    session = cpu_model(path, smallest_model(), threads=1, kv_format="f16").new_session(32)
+def test_logits_are_the_processor_s(
+    single: np.ndarray, smallest_path: Path, tokens: np.ndarray
+) -> None:
+    session = cpu_model(smallest_path, smallest_model(), threads=1, kv_format="f16").new_session(32)
     expected = one_by_one(session, tokens)
     np.testing.assert_allclose(single, expected, rtol=0, atol=1e-3)
     assert np.array_equal(single.argmax(1), expected.argmax(1))
@@ -176,8 +88,10 @@ def test_a_snapshot_and_a_reset_keep_the_bits(
 
 
 @pytest.mark.slow
-def test_int8_cells_keep_the_clauses(path: Path, single: np.ndarray, tokens: np.ndarray) -> None:
-    session = gpu_model(path, "int8").new_session(16)
+def test_int8_cells_keep_the_clauses(
+    smallest_path: Path, single: np.ndarray, tokens: np.ndarray
+) -> None:
+    session = gpu_model(smallest_path, kv_format="int8").new_session(16)
     first = session.prefill(tokens[:3])
     np.testing.assert_allclose(first, single[2], rtol=0, atol=0.1)
     assert not same_bits(first, single[2])  # it is another format
@@ -191,12 +105,12 @@ def test_int8_cells_keep_the_clauses(path: Path, single: np.ndarray, tokens: np.
     assert same_bits(session.decode(tokens[4:5]), both[1:])
 
 
-def test_what_was_planned_is_what_is_taken(path: Path) -> None:
+def test_what_was_planned_is_what_is_taken(smallest_path: Path) -> None:
     spec = smallest_model().spec
     for kv_format in ("f16", "int8"):
-        with open_model(path) as index:
+        with open_model(smallest_path) as index:
             plan = plan_memory(index, spec, Wishes(300, kv_format))
-        loaded = gpu_model(path, kv_format)
+        loaded = gpu_model(smallest_path, kv_format=kv_format)
         assert dict(loaded.memory_report()) == dict(plan.weights)
         session = loaded.new_session(300)
         assert session.num_bytes == sum(plan.session.values())

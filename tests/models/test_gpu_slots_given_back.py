@@ -11,57 +11,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.models.bits import one_by_one, same_bits
+from tests.models.on_card import PROMPT, per_layer
+from tests.models.smallest_model import EXPERTS, LAYERS
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-from tests.models.model_files import write_model  # noqa: E402
-from tests.models.test_gpu_session import (  # noqa: E402
-    DEVICE,
-    formats_of,
-    one_by_one,
-    same_bits,
-    smallest_model,
-)
-from tests.models.test_gpu_tiers import EXPERTS, LAYERS, per_layer, prompt, tiered  # noqa: E402
-from tests.models.tiny_models import VOCAB_SIZE  # noqa: E402
-
-from strata import telemetry  # noqa: E402
-from strata.errors import DeviceError, PlanError, RequestError  # noqa: E402
-from strata.formats.tensor_index import open_model  # noqa: E402
-from strata.gpu.memory_plan import DRIVER_BYTES  # noqa: E402
-from strata.gpu.model import GpuModel  # noqa: E402
+from strata import telemetry
+from strata.errors import DeviceError, PlanError, RequestError
+from strata.gpu.memory_plan import DRIVER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from tests.models.on_card import Tiered
 
-    from tests.models.test_gpu_tiers import Tiered
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
-    model = smallest_model()
-    file = tmp_path_factory.mktemp("given_back") / "model.gguf"
-    return write_model(file, model, formats_of(model.weights))
-
-
-@pytest.fixture(scope="module")
-def tokens() -> np.ndarray:
-    return np.random.default_rng(9).integers(0, VOCAB_SIZE, 8).astype(np.int32)
-
-
-@pytest.fixture(scope="module")
-def resident(path: Path, tokens: np.ndarray) -> np.ndarray:
-    with open_model(path) as index:
-        model = GpuModel(index, smallest_model().spec, DEVICE)
-    return one_by_one(model.new_session(16), tokens)
+    from strata.gpu.model import GpuModel
 
 
 @pytest.fixture
-def one(path: Path) -> Iterator[Tiered]:
-    made = tiered(path, per_layer(EXPERTS), policy="lru")
-    yield made
-    made.model.close()
+def one(tiered) -> Tiered:
+    return tiered(per_layer(EXPERTS), policy="lru")
 
 
 def ruin(model: GpuModel, monkeypatch) -> list[int]:
@@ -82,7 +48,7 @@ def ruin(model: GpuModel, monkeypatch) -> list[int]:
 
 
 def test_windows_have_the_same_bits_whatever_is_open(
-    one: Tiered, tokens: np.ndarray, resident: np.ndarray, monkeypatch
+    one: Tiered, tokens: np.ndarray, single: np.ndarray, monkeypatch
 ) -> None:
     model, cache = one.model, one.model.experts
     gone = ruin(model, monkeypatch)
@@ -114,21 +80,18 @@ def test_windows_have_the_same_bits_whatever_is_open(
     assert told == ["the card refused memory for slots."]
     model.limit_bytes(None)
     model.carry_out_limit()
-    found.append(one_by_one(session, tokens[6:]))
+    found.append(one_by_one(session, tokens[6:8]))
     stop()
-    assert same_bits(np.concatenate(found), resident)
+    assert same_bits(np.concatenate(found), single[:8])
     assert cache.limit.num_open == LAYERS * EXPERTS
     assert model.places().card == LAYERS * EXPERTS
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)  # two prompts, in the interpreter
+@pytest.mark.timeout(900)  # a prompt, in the interpreter
 def test_a_prompt_that_comes_while_slots_go_has_the_same_bits(
-    path: Path, one: Tiered, monkeypatch
+    one: Tiered, prompt_logits: np.ndarray, monkeypatch
 ) -> None:
-    with open_model(path) as index:
-        whole = GpuModel(index, smallest_model().spec, DEVICE)
-    expected = whole.new_session(80).prefill(prompt())
     ruin(one.model, monkeypatch)
     session = one.model.new_session(80)
     # Set by another thread once the first chunk is under way; its last rows are windows.
@@ -142,7 +105,7 @@ def test_a_prompt_that_comes_while_slots_go_has_the_same_bits(
             thread.join()
 
     one.model.experts.limit_slots(5)
-    assert same_bits(session.prefill(prompt(), on_progress=progress), expected)
+    assert same_bits(session.prefill(PROMPT, on_progress=progress), prompt_logits)
     assert one.model.experts.limit.num_open in (2, 8)
 
 

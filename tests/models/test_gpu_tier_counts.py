@@ -5,44 +5,17 @@ Runs on a card, or in Triton's interpreter where there is none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
+from tests.models.on_card import PROMPT, per_layer
+from tests.models.smallest_model import EXPERTS, LAYERS, smallest_model
+from tests.models.tiny_models import VOCAB_SIZE
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-from tests.models.model_files import write_model  # noqa: E402
-from tests.models.test_gpu_session import formats_of, smallest_model  # noqa: E402
-from tests.models.test_gpu_tiers import EXPERTS, LAYERS, per_layer, prompt, tiered  # noqa: E402
-from tests.models.tiny_models import VOCAB_SIZE  # noqa: E402
-
-from strata.gpu import window_meter  # noqa: E402
-from strata.gpu.layer_tier import LayerTier  # noqa: E402
-from strata.tiers.hand_off import SERVED  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.models.test_gpu_tiers import Tiered
+from strata.gpu import window_meter
+from strata.gpu.layer_tier import LayerTier
+from strata.tiers.hand_off import SERVED
 
 COUNTED = ("lookups", "hits", "copied", "computed")
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
-    model = smallest_model()
-    file = tmp_path_factory.mktemp("counts") / "model.gguf"
-    return write_model(file, model, formats_of(model.weights))
-
-
-@pytest.fixture
-def made() -> Iterator[list[Tiered]]:
-    found: list[Tiered] = []
-    yield found
-    for one in found:
-        one.model.close()
 
 
 def expected_of(cache, num_rows: int, share: list[int]) -> np.ndarray:
@@ -58,12 +31,9 @@ def expected_of(cache, num_rows: int, share: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_windows_are_counted_as_they_were(
-    path: Path, made: list[Tiered], monkeypatch, share: float
-) -> None:
+def test_windows_are_counted_as_they_were(tiered, monkeypatch, share: float) -> None:
     monkeypatch.setattr(window_meter, "_LONGEST_S", 1e9)  # the interpreter takes its time
-    one = tiered(path, per_layer(1), staged_share=share, policy="lru")
-    made.append(one)
+    one = tiered(per_layer(1), staged_share=share, policy="lru")
     cache = one.model.experts
     session = one.model.new_session(32)
     rng = np.random.default_rng(6)
@@ -96,9 +66,8 @@ def test_windows_are_counted_as_they_were(
     assert (cache.split.staged.weight > 0) == (share > 0)
 
 
-def test_whole_layers_are_hits_and_wait_for_nobody(path: Path, made: list[Tiered]) -> None:
-    one = tiered(path, per_layer(EXPERTS))
-    made.append(one)
+def test_whole_layers_are_hits_and_wait_for_nobody(tiered) -> None:
+    one = tiered(per_layer(EXPERTS))
     session = one.model.new_session(16)
     for token in (3, 4):
         session.decode(np.array([token], np.int32))
@@ -109,11 +78,8 @@ def test_whole_layers_are_hits_and_wait_for_nobody(path: Path, made: list[Tiered
     assert counts.total("answers") == counts.total("wait_ns") == 0
 
 
-def test_a_prompt_is_counted_and_leaves_its_experts(
-    path: Path, made: list[Tiered], monkeypatch
-) -> None:
-    one = tiered(path, per_layer(2), policy="lfu")
-    made.append(one)
+def test_a_prompt_is_counted_and_leaves_its_experts(tiered, monkeypatch) -> None:
+    one = tiered(per_layer(2), policy="lfu")
     cache = one.model.experts
     told: dict[int, tuple[set[int], list[int]]] = {}
     real = LayerTier.note
@@ -127,7 +93,7 @@ def test_a_prompt_is_counted_and_leaves_its_experts(
     hits: dict[int, int] = {}
     monkeypatch.setattr(LayerTier, "note", note)
     session = one.model.new_session(80)
-    session.prefill(prompt()[:64])
+    session.prefill(PROMPT[:64])
     counts = one.model.tier_counts()
     assert counts.windows == 0
     for layer in range(LAYERS):

@@ -6,116 +6,23 @@ one in both. The yardstick is a model of the same file whose experts are all in 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.models.bits import one_by_one, same_bits
+from tests.models.on_card import PROMPT, gpu_model, per_layer
+from tests.models.smallest_model import EXPERTS, LAYERS, smallest_model
 
-torch = pytest.importorskip("torch")
-triton = pytest.importorskip("triton")
-from tests.models.model_files import write_model  # noqa: E402
-from tests.models.test_gpu_session import (  # noqa: E402
-    DEVICE,
-    formats_of,
-    one_by_one,
-    same_bits,
-    smallest_model,
-)
-from tests.models.tiny_models import VOCAB_SIZE  # noqa: E402
-
-from strata import _native  # noqa: E402
-from strata.cpu.expert_arena import ExpertArena  # noqa: E402
-from strata.errors import DeviceError  # noqa: E402
-from strata.formats.tensor_index import open_model  # noqa: E402
-from strata.gpu.expert_cache import CacheOptions  # noqa: E402
-from strata.gpu.model import GpuModel  # noqa: E402
-from strata.session_rules import MAX_WINDOW_ROWS  # noqa: E402
-from strata.tiers.policy_table import POLICIES  # noqa: E402
-from strata.tiers.slots import layer_slots, shared_slots  # noqa: E402
+from strata.errors import DeviceError
+from strata.session_rules import MAX_WINDOW_ROWS
+from strata.tiers.policy_table import POLICIES
+from strata.tiers.slots import shared_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-LAYERS, EXPERTS = 2, 4
 NUM_TOKENS = 4
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
-    model = smallest_model()
-    file = tmp_path_factory.mktemp("tiers") / "model.gguf"
-    return write_model(file, model, formats_of(model.weights))
-
-
-@pytest.fixture(scope="module")
-def tokens() -> np.ndarray:
-    return np.random.default_rng(3).integers(0, VOCAB_SIZE, NUM_TOKENS).astype(np.int32)
-
-
-@pytest.fixture(scope="module")
-def resident(path: Path, tokens: np.ndarray) -> np.ndarray:
-    """Logits of the tokens decoded one by one, all experts on the card."""
-    with open_model(path) as index:
-        model = GpuModel(index, smallest_model().spec, DEVICE)
-    return one_by_one(model.new_session(16), tokens)
-
-
-@pytest.fixture(scope="module")
-def more_tokens() -> np.ndarray:
-    # Some policies trade every fourth window, and who is moved is found two windows later.
-    return np.random.default_rng(5).integers(0, VOCAB_SIZE, 12).astype(np.int32)
-
-
-@pytest.fixture(scope="module")
-def more_resident(path: Path, more_tokens: np.ndarray) -> np.ndarray:
-    """Of these tokens likewise."""
-    with open_model(path) as index:
-        model = GpuModel(index, smallest_model().spec, DEVICE)
-    return one_by_one(model.new_session(16), more_tokens)
-
-
-def prompt() -> np.ndarray:
-    # A chunk of 64 and a window.
-    return np.random.default_rng(4).integers(0, VOCAB_SIZE, 66).astype(np.int32)
-
-
-@pytest.fixture(scope="module")
-def prompt_logits(path: Path) -> np.ndarray:
-    with open_model(path) as index:
-        model = GpuModel(index, smallest_model().spec, DEVICE)
-    return model.new_session(80).prefill(prompt())
-
-
-@dataclasses.dataclass
-class Tiered:
-    model: GpuModel
-    arena: ExpertArena
-
-
-def tiered(path: Path, slots, **options) -> Tiered:
-    with open_model(path) as index:
-        spec = smallest_model().spec
-        arena = ExpertArena(_native.Context(2, "scalar"), index, spec)
-        model = GpuModel(
-            index, spec, DEVICE, host=arena, slots=slots,
-            cache_options=CacheOptions(num_stages=3, **options),
-        )  # fmt: skip
-    return Tiered(model, arena)
-
-
-@pytest.fixture
-def made(path: Path) -> Iterator[list[Tiered]]:
-    """Models that a test makes; their threads are ended."""
-    found: list[Tiered] = []
-    yield found
-    for one in found:
-        one.model.close()
-
-
-def per_layer(num: int):
-    return layer_slots(LAYERS, EXPERTS, LAYERS * num)
 
 
 @pytest.mark.parametrize(
@@ -130,17 +37,14 @@ def per_layer(num: int):
         pytest.param(per_layer(4), 0.5, marks=pytest.mark.long),
     ],
 )
-def test_decoding_has_the_bits_of_all_resident(
-    path: Path, resident, tokens, made: list[Tiered], slots, share: float
-) -> None:
-    one = tiered(path, slots, staged_share=share)
-    made.append(one)
+def test_decoding_has_the_bits_of_all_resident(single, tokens, tiered, slots, share: float) -> None:
+    one = tiered(slots, staged_share=share)
     session = one.model.new_session(16)
     first = one_by_one(session, tokens[:1])
     # On a card the first window is also run before it is captured.
     before = one.arena.counts().sum(axis=0)
-    rest = one_by_one(session, tokens[1:])
-    assert same_bits(np.concatenate([first, rest]), resident)
+    rest = one_by_one(session, tokens[1:NUM_TOKENS])
+    assert same_bits(np.concatenate([first, rest]), single[:NUM_TOKENS])
     served = one.arena.counts().sum(axis=0)
     if slots.num_slots == LAYERS * EXPERTS or share == 1.0:
         assert served[0] == 0
@@ -167,10 +71,9 @@ class Routes:
 
 
 @pytest.fixture(scope="module")
-def resident_elsewhere(path: Path, tokens: np.ndarray) -> list[np.ndarray]:
+def single_elsewhere(smallest_path: Path, tokens: np.ndarray) -> list[np.ndarray]:
     """Logits of windows of one row that are routed like that, all experts on the card."""
-    with open_model(path) as index:
-        model = GpuModel(index, smallest_model().spec, DEVICE)
+    model = gpu_model(smallest_path)
     model.force_routing(Routes())
     session, feed = model.new_session(16), model._forced.feed
     found = []
@@ -185,10 +88,9 @@ def resident_elsewhere(path: Path, tokens: np.ndarray) -> list[np.ndarray]:
     [per_layer(2), pytest.param(shared_slots(LAYERS, EXPERTS, 5), marks=pytest.mark.long)],
 )
 def test_what_windows_copy_stays_even_if_nobody_wants_them(
-    path: Path, resident_elsewhere, tokens, made: list[Tiered], slots
+    single_elsewhere, tokens, tiered, slots
 ) -> None:
-    one = tiered(path, slots, staged_share=1.0, keeps_copied=True)
-    made.append(one)
+    one = tiered(slots, staged_share=1.0, keeps_copied=True)
     one.model.force_routing(Routes())
     cache, session, feed = one.model.experts, one.model.new_session(16), one.model._forced.feed
     filled, num_new = cache.moved_bytes, 0
@@ -197,10 +99,10 @@ def test_what_windows_copy_stays_even_if_nobody_wants_them(
         cache._choose_victims()  # all may go again, those who have just come as well
         before = set(cache.residency.resident_keys.tolist())
         if number == NUM_TOKENS:
-            session.decode(tokens[2:])  # two rows that nobody keeps
+            session.decode(tokens[2:4])  # two rows that nobody keeps
         else:
             logits = session.decode(tokens[number : number + 1])[0]
-            assert same_bits(logits, resident_elsewhere[number])
+            assert same_bits(logits, single_elsewhere[number])
         residents = set(cache.residency.resident_keys.tolist())
         asked = {
             layer * EXPERTS + expert
@@ -228,33 +130,27 @@ def test_what_windows_copy_stays_even_if_nobody_wants_them(
 
 
 @pytest.mark.long
-def test_a_prompt_misses_none_of_those_that_a_window_has_replaced(
-    path: Path, prompt_logits, made: list[Tiered]
-) -> None:
-    one = tiered(path, per_layer(2), staged_share=1.0, keeps_copied=True, num_streamed=2)
-    made.append(one)
+def test_a_prompt_misses_none_of_those_that_a_window_has_replaced(prompt_logits, tiered) -> None:
+    one = tiered(per_layer(2), staged_share=1.0, keeps_copied=True, num_streamed=2)
     cache, session = one.model.experts, one.model.new_session(80)
     one.model.force_routing(Routes())  # of the other session's window alone
     known = cache._table.on_host.copy()
-    one.model.new_session(16).decode(prompt()[:1])  # nobody keeps it
+    one.model.new_session(16).decode(PROMPT[:1])  # nobody keeps it
     assert not np.array_equal(cache._table.on_card.cpu().numpy(), known)
     assert np.array_equal(cache._table.on_host, known)
-    assert same_bits(session.prefill(prompt()), prompt_logits)
+    assert same_bits(session.prefill(PROMPT), prompt_logits)
 
 
-def test_a_dead_server_ends_the_request_and_the_next_is_right(
-    path: Path, resident, tokens, made: list[Tiered]
-) -> None:
-    one = tiered(path, per_layer(1), limit_seconds=0.5)
-    made.append(one)
+def test_a_dead_server_ends_the_request_and_the_next_is_right(single, tokens, tiered) -> None:
+    one = tiered(per_layer(1), limit_seconds=0.5)
     session = one.model.new_session(16)
     first = one_by_one(session, tokens[:2])
     one.arena.stop()
     with pytest.raises(DeviceError, match=r"gave no answer within 0\.5 s"):
-        one_by_one(session, tokens[2:])
+        one_by_one(session, tokens[2:NUM_TOKENS])
     assert session.position == 2
-    rest = one_by_one(session, tokens[2:])
-    assert same_bits(np.concatenate([first, rest]), resident)
+    rest = one_by_one(session, tokens[2:NUM_TOKENS])
+    assert same_bits(np.concatenate([first, rest]), single[:NUM_TOKENS])
 
 
 @pytest.mark.long
@@ -268,34 +164,27 @@ def test_a_dead_server_ends_the_request_and_the_next_is_right(
     ],
 )
 def test_a_prompt_has_the_bits_of_all_resident(
-    path: Path, prompt_logits, made: list[Tiered], slots, lock_bytes: int | None, num_streamed: int
+    prompt_logits, tiered, slots, lock_bytes: int | None, num_streamed: int
 ) -> None:
     # Without page-locked memory experts go through the small buffer. With a slot for each layer
     # three of its experts are missing, so parts of the ring are used twice.
-    one = tiered(path, slots, lock_bytes=lock_bytes, num_streamed=num_streamed)
-    made.append(one)
-    assert same_bits(one.model.new_session(80).prefill(prompt()), prompt_logits)
+    one = tiered(slots, lock_bytes=lock_bytes, num_streamed=num_streamed)
+    assert same_bits(one.model.new_session(80).prefill(PROMPT), prompt_logits)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
-def test_policies_change_no_bit(
-    path: Path, more_resident, more_tokens, made: list[Tiered], policy: str
-) -> None:
-    one = tiered(path, per_layer(2), policy=policy)
-    made.append(one)
+def test_policies_change_no_bit(single, tokens, tiered, policy: str) -> None:
+    one = tiered(per_layer(2), policy=policy)
     filled = one.model.experts.moved_bytes
-    assert same_bits(one_by_one(one.model.new_session(16), more_tokens), more_resident)
+    assert same_bits(one_by_one(one.model.new_session(16), tokens), single)
     assert one.model.experts.moved_bytes > filled
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_a_wrong_byte_in_a_slot_is_found(
-    path: Path, made: list[Tiered], *, is_shared: bool
-) -> None:
+def test_a_wrong_byte_in_a_slot_is_found(tiered, *, is_shared: bool) -> None:
     slots = shared_slots(LAYERS, EXPERTS, 5) if is_shared else per_layer(2)
-    one = tiered(path, slots, has_full_check=True)
-    made.append(one)
+    one = tiered(slots, has_full_check=True)
     cache = one.model.experts
     # Every slot is filled, and holds what the host's memory says.
     assert (cache.residency.key_in >= 0).all()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from strata._native import Context
     from strata.cpu.expert_layers import LayerShape
-    from strata.cpu.expert_tier import ExpertTier, FileCounts
+    from strata.cpu.expert_tier import ExpertTier
     from strata.errors import StrataError
     from strata.formats.model_tensors import ModelTensors
     from strata.model_spec import ModelSpec
@@ -77,26 +77,6 @@ class TieredExperts(ExpertServing):
         """Why an expert could not be read, told once."""
         failure = self.tier.take_failure()
         return not_read(failure) if failure else None
-
-    def file_counts(self) -> FileCounts:
-        """Where experts were found since the start."""
-        return self.tier.counts()
-
-    def stop_look_ahead(self) -> None:
-        """Reads nothing ahead any more."""
-        self.tier.stop_look_ahead()
-
-    def ahead_counts(self) -> NDArray[np.int64]:
-        """[L, 4] reads that nobody had asked for."""
-        return self.tier.ahead_counts_by_layer()
-
-    def measured(self) -> Cost:
-        """What it costs to compute experts that are in memory, measured now."""
-        self.tier.stop_look_ahead()
-        try:
-            return super().measured()
-        finally:
-            self.tier.resume_look_ahead()
 
     def close(self) -> None:
         """Ends the threads and closes the files.

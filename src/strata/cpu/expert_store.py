@@ -183,23 +183,6 @@ def make_store(
     return layout.on_disk(path)
 
 
-def damaged_expert(path: Path, layout: StoreLayout) -> tuple[int, int] | None:
-    """(layer, expert) of the first blob that is not as it was written; None if all are.
-
-    Reads the whole file.
-    """
-    with path.open("rb") as file:
-        for layer, shape in enumerate(layout.shapes):
-            sums = _record(file.fileno(), layout, layer)
-            if sums is None:
-                return layer, 0
-            file.seek(layout.offsets[layer])
-            for expert in range(shape.num_experts):
-                if zlib.crc32(file.read(shape.blob_bytes)) != sums[expert]:
-                    return layer, expert
-    return None
-
-
 def _panel_check(ctx: Context, number: int) -> int:
     """A checksum of how rows of a format are laid out."""
     fmt = format_by_id(number)

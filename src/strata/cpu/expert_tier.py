@@ -173,15 +173,6 @@ class ExpertTier:
         """
         finish_read(self.begin_read(layer, experts, places))
 
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """Of the open files."""
-        return tuple(self._descriptors)
-
-    def drop_cached(self) -> None:
-        """Forgets what is in the cache; nobody may be using it."""
-        self.source.drop_cached()
-
     def take_failure(self) -> str:
         """Why an expert could not be read, which and where; told once, empty where none failed."""
         return self.source.take_failure()

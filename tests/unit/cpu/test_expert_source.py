@@ -310,9 +310,9 @@ def test_reads_that_may_not_pass_the_page_cache_go_through_it(
     path: Path, content: np.ndarray
 ) -> None:
     tier = tier_of(path, 4)
-    if len(tier.descriptors) < 2:
+    if len(tier._descriptors) < 2:
         pytest.skip("this file system has no direct reads to refuse")
-    _, direct = tier.descriptors
+    _, direct = tier._descriptors
     refusing = os.open("/proc/self/ns/mnt", os.O_RDONLY)  # EINVAL for every read
     os.dup2(refusing, direct)
     os.close(refusing)
