@@ -78,6 +78,22 @@ class TieredExperts(ExpertServing):
         failure = self.tier.take_failure()
         return not_read(failure) if failure else None
 
+    def stop_look_ahead(self) -> None:
+        """Reads nothing ahead any more."""
+        self.tier.stop_look_ahead()
+
+    def ahead_counts(self) -> NDArray[np.int64]:
+        """[L, 4] reads that nobody had asked for."""
+        return self.tier.ahead_counts_by_layer()
+
+    def measured(self) -> Cost:
+        """What it costs to compute experts that are in memory, measured now."""
+        self.tier.stop_look_ahead()
+        try:
+            return super().measured()
+        finally:
+            self.tier.resume_look_ahead()
+
     def close(self) -> None:
         """Ends the threads and closes the files.
 
