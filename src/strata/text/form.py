@@ -24,6 +24,7 @@ HEADER: Final = '%llguidance {"no_forcing": true}\n'
 """Begins a whole grammar. Text that must come is left to the model token by token: were it cut into
 tokens ahead, a mask would depend on what was asked before, and drafts would change the text."""
 BODY: Final = "body"
+_WHOLE: Final = f"{HEADER}start: @{BODY}"
 
 # White space between the parts of JSON: a line end and any indentation, but not without end.
 _JSON_SPACE: Final = r"[ \t]{1,4}|\r?\n[ \t]{0,64}"
@@ -65,7 +66,7 @@ class Form:
     @classmethod
     def of(cls, part: Mapping[str, object]) -> Form:
         """The form of one grammar; nothing is checked yet."""
-        whole = {"lark_grammar": f"{HEADER}start: @{BODY}"}
+        whole = {"lark_grammar": _WHOLE}
         return cls(_dumped({"grammars": [whole, {**part, "name": BODY}]}))
 
     @property
@@ -73,6 +74,12 @@ class Form:
         """The grammar named ``BODY``."""
         found: dict[str, object] = json.loads(self.grammar)["grammars"][1]
         return found
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the whole text is JSON."""
+        whole, *parts = json.loads(self.grammar)["grammars"]
+        return whole.get("lark_grammar") == _WHOLE and "json_schema" in parts[0]
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, object], *, is_lenient: bool = False) -> Form:

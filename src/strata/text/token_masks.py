@@ -15,6 +15,7 @@ import numpy as np
 
 from strata.errors import RequestError
 from strata.session_rules import MAX_WINDOW_ROWS
+from strata.text.digit_bound import DIGITS, Place
 from strata.text.form import limits
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # Line ends that may stand between the end of reasoning and the form.
 MAX_LINE_ENDS: Final = 2
+_DIGITS: Final = tuple(bytes([digit]) for digit in DIGITS)
 
 
 class MaskVocabulary:
@@ -90,6 +92,12 @@ class MaskVocabulary:
         wanted = {b"\n" * count: count for count in range(1, MAX_LINE_ENDS + 1)}
         return {index: wanted[raw] for index, raw in enumerate(self.token_bytes) if raw in wanted}
 
+    @functools.cached_property
+    def without_digits(self) -> Words:
+        """Tokens that do not begin with a digit."""
+        begun = (index for index, raw in enumerate(self.token_bytes) if raw[:1] in _DIGITS)
+        return ~self.words_of(set(begun))
+
     def words_before(self, mark: bytes, num_begun: int) -> Words:
         """What may come while ``mark`` is awaited, of which ``num_begun`` bytes have come.
 
@@ -144,6 +152,8 @@ class FormMasks:
         self._matcher = llguidance.LLMatcher(tokenizer, form.grammar, log_level=0, limits=limits())
         self._vocabulary = vocabulary
         self._taken: list[int] = []
+        # Behind each taken token; the first one is where the form begins.
+        self._places = [Place()] if form.is_json else []
         self._check()
 
     def words_after(self, tokens: Sequence[int]) -> Words:
@@ -159,6 +169,9 @@ class FormMasks:
         self._go_to(tokens)
         words = np.frombuffer(self._matcher.compute_bitmask(), "<u4")[: self._vocabulary.num_words]
         self._check()
+        if self._places and self._places[-1].is_full:
+            shorter = words & self._vocabulary.without_digits
+            words = shorter if shorter.any() else words  # some numbers are long, if one must be so
         return words.astype(np.uint32, copy=False)
 
     def _go_to(self, tokens: Sequence[int]) -> None:
@@ -166,11 +179,15 @@ class FormMasks:
         if len(self._taken) > shared:
             self._matcher.rollback(len(self._taken) - shared)
             del self._taken[shared:]
+            del self._places[shared + 1 :]
         for token in tokens[shared:]:
             if not self._matcher.consume_token(int(token)):
                 self._check()
                 raise RequestError(f"token {token} does not fit the required form.")
             self._taken.append(int(token))
+            if self._places:
+                more = self._vocabulary.token_bytes[int(token)]
+                self._places.append(self._places[-1].after(more))
 
     def _check(self) -> None:
         if self._matcher.is_error():
