@@ -67,7 +67,9 @@ def test_functions_are_short():
 
 
 def test_links_in_docs_lead_somewhere():
-    pages = [p for folder in ("docs", "training", "src") for p in (ROOT / folder).rglob("*.md")]
+    pages = [
+        p for folder in ("docs", "training", "src", "tests") for p in (ROOT / folder).rglob("*.md")
+    ]
     pages += ROOT.glob("*.md")
     broken = [
         f"{page.name}: {link}"
