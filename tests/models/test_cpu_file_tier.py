@@ -276,7 +276,7 @@ def test_places_leave_room_for_what_is_packed_on_arrival() -> None:
 
 def test_settings_of_the_tier_reach_it(tiny: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("strata.cpu.expert_build.ram_budget", budget_of(tiny, 8))
-    settings = Settings(context_len=CAPACITY, mmap_experts=True)
+    settings = Settings(context_len=CAPACITY, mmap_experts=True, look_ahead=False)
     with open_file(tiny) as file:
         ctx = open_context(1, None)
         tier = open_tier(ctx, file.index, file.spec, settings)

@@ -84,7 +84,7 @@ def test_windows_have_the_same_bits_whatever_is_open(
     stop()
     assert same_bits(np.concatenate(found), single[:8])
     assert cache.limit.num_open == LAYERS * EXPERTS
-    assert model.places().card == LAYERS * EXPERTS
+    assert model.places().in_vram == LAYERS * EXPERTS
 
 
 @pytest.mark.long

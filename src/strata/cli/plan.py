@@ -140,13 +140,13 @@ def sentences(report: PlanReport, *, is_made_up: bool) -> list[str]:
     places, warm, cold = report.places, report.warm, report.cold
     whole = places.num_layers * places.num_experts
     lines = []
-    if places.card >= whole:
+    if places.in_vram >= whole:
         lines.append(f"Every one of the {whole} experts has a place in VRAM.")
     else:
-        far = whole - places.card - places.memory
+        far = whole - places.in_vram - places.in_ram
         lines.append(
-            f"Of {whole} experts {places.card} have slots in VRAM and {places.memory} lie in RAM, "
-            "where the processor computes them when they are wanted"
+            f"Of {whole} experts {places.in_vram} have slots in VRAM and {places.in_ram} lie in "
+            "RAM, where the processor computes them when they are wanted"
             + (f"; {far} are read from the disk when they are wanted." if far else ".")
         )
         lines.append(

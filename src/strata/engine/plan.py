@@ -122,9 +122,9 @@ class PlanReport:
             ],
             "experts": {
                 "all": whole,
-                "vram": self.places.card,
-                "ram": min(self.places.memory, whole - self.places.card),
-                "disk": max(0, whole - self.places.card - self.places.memory),
+                "vram": self.places.in_vram,
+                "ram": min(self.places.in_ram, whole - self.places.in_vram),
+                "disk": max(0, whole - self.places.in_vram - self.places.in_ram),
                 "bytes_each": self.expert_bytes,
             },
             "rates": self.rates.as_dict(),
@@ -294,12 +294,12 @@ class _Planner:
         sizes = {**plan.weights, **plan.session, "driver": DRIVER_BYTES}
         regions = [Region("vram", name, size) for name, size in sizes.items() if size]
         regions.append(Region("ram", "process", PROCESS_BYTES))
-        far = self._num_pairs - places.card - places.memory
+        far = self._num_pairs - places.in_vram - places.in_ram
         whole = self._num_pairs * self._home_bytes
-        if places.memory and PROCESS_BYTES + whole <= self._machine.ram:
+        if places.in_ram and PROCESS_BYTES + whole <= self._machine.ram:
             regions.append(Region("ram", "experts, all of them", whole))
-        elif places.memory:
-            kept = places.memory * self._home_bytes
+        elif places.in_ram:
+            kept = places.in_ram * self._home_bytes
             regions.append(Region("ram", "experts in no slot", kept))
         if far:
             regions.append(Region("disk", "experts in neither", far * self._home_bytes))
@@ -314,7 +314,7 @@ class _Planner:
 
         Slots that it borrows are none meanwhile.
         """
-        missing = self._num_pairs - places.card
+        missing = self._num_pairs - places.in_vram
         if size.has_loans and slots is not None:
             missing += most_lent(self._layout, self._spec, size.capacity, slots, None)
         per_s = self._rates.link_bytes_per_s or self._machine.link
@@ -331,18 +331,20 @@ class _Planner:
                 found.append((what, warm.tokens_per_s))
 
         size, rates = self._expert_bytes, self._rates
-        if places.card < self._num_pairs:
-            more = min(self._num_pairs, places.card + 4 * GiB // size)
-            near = min(places.memory, self._num_pairs - more)
-            add("4 GiB more VRAM", replace(places, card=more, memory=near), rates, size)
+        if places.in_vram < self._num_pairs:
+            more = min(self._num_pairs, places.in_vram + 4 * GiB // size)
+            near = min(places.in_ram, self._num_pairs - more)
+            add("4 GiB more VRAM", replace(places, in_vram=more, in_ram=near), rates, size)
             add("a processor or RAM half as fast again", places,
                 faster(rates, "processor", 1.5), size)  # fmt: skip
             add("a link twice as fast", places, faster(rates, "link", 2.0), size)
-            smaller = replace(places, card=min(self._num_pairs, places.card * 4 // 3))
+            smaller = replace(places, in_vram=min(self._num_pairs, places.in_vram * 4 // 3))
             add("a file with experts a quarter smaller", smaller, rates, size * 3 // 4)
-        if places.card + places.memory < self._num_pairs:
-            near = min(self._num_pairs - places.card, places.memory + 8 * GiB // self._home_bytes)
-            add("8 GiB more RAM", replace(places, memory=near), rates, size)
+        if places.in_vram + places.in_ram < self._num_pairs:
+            near = min(
+                self._num_pairs - places.in_vram, places.in_ram + 8 * GiB // self._home_bytes
+            )
+            add("8 GiB more RAM", replace(places, in_ram=near), rates, size)
             add("a disk twice as fast", places, faster(rates, "disk", 2.0), size)
         add("a card twice as fast", places, faster(rates, "card", 2.0), size)
         return sorted(found, key=lambda item: -item[1])[:3]

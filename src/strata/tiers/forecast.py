@@ -38,16 +38,16 @@ class Places:
     Attributes:
         num_layers: L.
         num_experts: E of a layer.
-        card: slots on the card.
-        memory: experts in RAM that are in no slot; the others are on the disk.
+        in_vram: slots.
+        in_ram: experts that are in no slot; the others are on the disk.
         is_per_layer: slots are divided by layer.
         is_cold: without slots, whether RAM is empty at first.
     """
 
     num_layers: int
     num_experts: int
-    card: int
-    memory: int
+    in_vram: int
+    in_ram: int
     is_per_layer: bool = False
     is_cold: bool = False
 
@@ -59,7 +59,7 @@ class Demand:
     Attributes:
         lookups: [N] distinct experts.
         misses: [N] those in no slot.
-        from_file: [N] those in no memory either.
+        from_file: [N] those that are not in RAM either.
     """
 
     lookups: Ints
@@ -159,9 +159,9 @@ def demands(
         layout = make(num_layers, num_experts, count)
         return replay(trace, layout, name, options=PolicyOptions(admissions), ranking=order)
 
-    near = places.card + places.memory
-    if places.card:
-        cached = outcome(places.card, policy, max_admissions)
+    near = places.in_vram + places.in_ram
+    if places.in_vram:
+        cached = outcome(places.in_vram, policy, max_admissions)
         misses = cached.lookups - cached.hits
     else:
         if places.is_cold:

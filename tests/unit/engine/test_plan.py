@@ -43,7 +43,7 @@ def test_what_fits_lies_on_the_card(bench) -> None:
     assert bytes_in(report, "vram") == DRIVER_BYTES + sum(plan.weights.values()) + sum(
         plan.session.values()
     )
-    assert report.places.card == 12 * 64
+    assert report.places.in_vram == 12 * 64
     assert report.warm.hit_rate == 1.0
     assert report.prompt_limit is None
     assert "Every one of the 768 experts" in sentences(report, is_made_up=True)[0]
@@ -52,13 +52,13 @@ def test_what_fits_lies_on_the_card(bench) -> None:
 @pytest.mark.parametrize("card", [3 * GiB, 7 * GiB // 2])
 def test_slots_take_what_is_left_and_memory_the_rest(bench, card: int) -> None:
     report = plan_of(bench, card, reserve_bytes=100 * MiB)
-    slots, size = report.places.card, report.expert_bytes
+    slots, size = report.places.in_vram, report.expert_bytes
     assert 0 < slots < 768
     taken = bytes_in(report, "vram")
     # One more slot would not leave the reserve.
     assert taken + 100 * MiB <= card < taken + 100 * MiB + 2 * size + 640 * MiB
     assert bytes_in(report, "vram", "routed experts") >= slots * size
-    assert report.places.memory == 768 - slots
+    assert report.places.in_ram == 768 - slots
     kept = bytes_in(report, "ram", "experts, all of them")
     assert 768 * size <= kept <= 768 * (size + 4096)
     # With less memory those that have slots are not in it.
@@ -77,15 +77,15 @@ def test_slots_take_what_is_left_and_memory_the_rest(bench, card: int) -> None:
 def test_what_memory_does_not_hold_is_in_the_file(bench) -> None:
     whole = plan_of(bench, 3 * GiB)
     report = plan_of(bench, 3 * GiB, PROCESS_BYTES + 256 * MiB)
-    assert report.places.memory < whole.places.memory
-    far = 768 - report.places.card - report.places.memory
+    assert report.places.in_ram < whole.places.in_ram
+    far = 768 - report.places.in_vram - report.places.in_ram
     assert bytes_in(report, "disk", "experts in neither") >= far * report.expert_bytes
     assert report.warm.tokens_per_s < whole.warm.tokens_per_s
     assert report.warm.file_rate > 0
     assert f"{far} are read from the disk" in sentences(report, is_made_up=True)[0]
     told = json.loads(json.dumps(report.as_dict()))
     assert told["experts"] == {
-        "all": 768, "vram": report.places.card, "ram": report.places.memory, "disk": far,
+        "all": 768, "vram": report.places.in_vram, "ram": report.places.in_ram, "disk": far,
         "bytes_each": report.expert_bytes,
     }  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_steps_of_prompts_are_shortened_before_experts_leave_the_card(bench) -> 
     spec, entries = bench
     whole = plan_memory(entries, spec, Wishes(16384, "f16")).total_bytes + DRIVER_BYTES
     report = plan_model(entries, spec, Machine(whole - MiB, GiB), PlanWishes(16384))
-    assert report.places.card == 768
+    assert report.places.in_vram == 768
     assert report.chunk < 8192
     assert bytes_in(report, "vram", "experts on their way") == 0
 
@@ -128,7 +128,7 @@ def test_a_trace_of_another_model_is_refused(bench) -> None:
 def test_layers_whose_experts_differ_in_size_divide_the_slots() -> None:
     report = plan_of(header_of(GEOMETRIES["bench"], MIXES["q4_k"]), 4 * GiB)
     assert report.places.is_per_layer
-    assert report.places.card % 12 == 0
+    assert report.places.in_vram % 12 == 0
 
 
 def test_sizes_are_read_as_memory_is_sold() -> None:

@@ -104,7 +104,7 @@ def test_nothing_that_gets_faster_makes_a_window_longer(what: str) -> None:
 def test_demands_are_those_of_the_replay() -> None:
     trace = synthetic_trace(SyntheticText(4, 32, 4, 60), seed=3)
     # Twice the layers of the trace: it stands for all of them.
-    places = Places(8, 32, card=8 * 8, memory=8 * 8, is_per_layer=True)
+    places = Places(8, 32, in_vram=8 * 8, in_ram=8 * 8, is_per_layer=True)
     cold, warm = demands(trace, places, ((0, 30), (30, None)), max_admissions=1)
     order = np.arange(4 * 32).reshape(4, 32).T.reshape(-1).tolist()
     outcome = replay(
@@ -114,5 +114,5 @@ def test_demands_are_those_of_the_replay() -> None:
         assert part.hit_rate == pytest.approx(outcome.hit_rate(windows))
         assert (part.from_file <= part.misses).all()
         assert part.from_file.sum() > 0
-    whole = demands(trace, replace(places, memory=8 * 24), ((0, None),))[0]
+    whole = demands(trace, replace(places, in_ram=8 * 24), ((0, None),))[0]
     assert whole.from_file.sum() == 0
