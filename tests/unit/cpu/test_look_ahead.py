@@ -315,3 +315,26 @@ def test_guesses_after_an_answer_are_those_of_its_rows(tmp_path: Path) -> None:
     files.source.fetch(1, guesses, False)
     assert files.counts() == AheadCounts(len(guesses), len(guesses), 0, 0)
     os.close(files.descriptor)
+
+
+def test_wrong_guesses_are_given_up_for_a_while(tmp_path: Path) -> None:
+    """256 reads are judged together; none was taken, so 2,048 layers are left alone."""
+    files = TwoLayers(_native.Context(1, "scalar"), tmp_path / "blobs", 1)
+    files.start()
+    codes = files.field("codes", np.int8)
+    begun: list[int] = []
+    while len(begun) < 2048 + 700 and (len(begun) < 2000 or begun[-1] == begun[-2]):
+        # Another expert is named each time, and never asked for.
+        codes[:NUM_EXPERTS] = 0
+        codes[len(begun) % NUM_EXPERTS] = 100
+        assert files.ask(0, 1, layer=0)[0] == GOOD
+        if len(begun) < 600:
+            time.sleep(2e-4)
+        begun.append(files.counts().begun)
+    judged = begun.index(max(begun[:1000]))
+    assert begun[judged] == 256
+    assert begun[judged + 2000] == 256
+    assert begun[-1] == 257
+    assert files.counts().used == 0
+    assert files.server.stop(ANSWER_SECONDS)
+    os.close(files.descriptor)
