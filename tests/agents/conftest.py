@@ -27,7 +27,8 @@ class StandIn(Served):
 def client(name: str) -> str:
     """The path of a client's program; the test is skipped where there is none."""
     inherited = os.environ  # noqa: TID251 - programs are looked for where people have them
-    folders = [str(MODULES / ".bin"), str(CLIENTS / "venv" / "bin"), inherited["PATH"]]
+    venvs = [str(CLIENTS / name / "bin") for name in ("venv", "open-webui")]
+    folders = [str(MODULES / ".bin"), *venvs, inherited["PATH"]]
     found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
         pytest.skip(f"{name} is not installed; scripts/try_clients installs it")
