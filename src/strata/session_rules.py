@@ -1,8 +1,9 @@
 """What sessions of every device have in common: what they refuse before they compute anything, how
-large a window is, and what a saved state is."""
+large a window is, what a saved state is, and when a state is of no use."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from strata.errors import ContextTooLong, RequestError, StrataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -107,16 +108,30 @@ def too_long(num_tokens: int, capacity: int) -> ContextTooLong:
     )
 
 
-def broken_state() -> StrataError:
-    """The error of a session whose last step ended half-way."""
-    return StrataError(
-        "this conversation's state is incomplete: a step of it was broken off.\n"
-        "  Try: reset it, or restore a checkpoint."
-    )
-
-
 def not_finite(what: str) -> StrataError:
     """The error of weights that give no usable number."""
     return StrataError(
         f"{what}.\n  Try: check the model file, or download it again; a weight in it is damaged."
     )
+
+
+class Breakable:
+    """A session, whose state belongs to no position while a step changes one part after the other.
+
+    One that is broken off there leaves it broken, until a reset or a restore has come to its end.
+    """
+
+    _is_broken = False
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        self._is_broken = True
+        yield
+        self._is_broken = False
+
+    def _refuse_broken(self) -> None:
+        if self._is_broken:
+            raise StrataError(
+                "this conversation's state is incomplete: a step of it was broken off.\n"
+                "  Try: reset it, or restore a checkpoint."
+            )

@@ -6,7 +6,6 @@ rows; so a prompt may be cut anywhere, and equals the same tokens decoded one by
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from strata.cpu.state import CpuCells, GdnState, PleState, QsaState
 from strata.cpu.weights import GdnWeights, QsaWeights
 from strata.reference.ngram_memory import ngram_rows
 from strata.session_rules import (
+    Breakable,
     Snapshot,
-    broken_state,
     checked_tokens,
     have_forms,
     not_finite,
@@ -30,7 +29,7 @@ from strata.session_rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     Tokens = NDArray[np.int32]
 
 
-class CpuSession:
+class CpuSession(Breakable):
     """State and buffers of one conversation; used by one thread at a time.
 
     Args:
@@ -61,7 +60,6 @@ class CpuSession:
         self._capacity = capacity
         self._position = 0
         self._window: Tokens | None = None
-        self._is_broken = False
         # For statistics: called with (layer, expert ids [T, K]) after each layer of experts. The
         # ids are valid until it returns.
         self.on_routing: Callable[[int, Ints], None] | None = None
@@ -380,14 +378,3 @@ class CpuSession:
     def _checked(self, tokens: Tokens) -> Tokens:
         self._refuse_broken()
         return checked_tokens(tokens, self._position, self._capacity, self._spec.vocab_size)
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """The layers' states change one after the other: half-way they belong to no position."""
-        self._is_broken = True
-        yield
-        self._is_broken = False
-
-    def _refuse_broken(self) -> None:
-        if self._is_broken:
-            raise broken_state()

@@ -6,7 +6,6 @@ the same bits. Launches are those of ``window`` and ``prompt``; what is committe
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,8 @@ from strata.gpu.sampler import GpuPicker, Sampler
 from strata.gpu.state import GpuCells, SessionState
 from strata.gpu.window import Window, WindowShape
 from strata.session_rules import (
+    Breakable,
     Snapshot,
-    broken_state,
     checked_tokens,
     have_forms,
     not_finite,
@@ -33,7 +32,7 @@ from strata.session_rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 
-class GpuSession:
+class GpuSession(Breakable):
     """State and buffers of one conversation; used by one thread at a time.
 
     Args:
@@ -68,7 +67,6 @@ class GpuSession:
         self._num_pending = 0  # kept rows that the recurrent memories have not taken in
         self._num_rows = 0  # of the last window
         self._window: Tokens | None = None
-        self._is_broken = False
         self._flights: list[Flight] = []  # chunks launched and not yet committed, oldest first
         self._buffers = make_buffers(
             spec, buffer_shapes(model.layout, spec, capacity), model.device
@@ -387,14 +385,3 @@ class GpuSession:
     def _checked(self, tokens: Tokens) -> Tokens:
         self._refuse_broken()
         return checked_tokens(tokens, self._position, self._capacity, self._spec.vocab_size)
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Half-way through a step the state belongs to no position."""
-        self._is_broken = True
-        yield
-        self._is_broken = False
-
-    def _refuse_broken(self) -> None:
-        if self._is_broken:
-            raise broken_state()
