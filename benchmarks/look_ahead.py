@@ -7,9 +7,9 @@
 input, or the streams as the next layer would read them, before this layer's experts were added or
 after; of all experts, and of those that a cache of least recent use has not got. ``gain``: tokens a
 second of made-up routing of the published geometry with guesses that are right so often, by a clock
-that is reckoned: layers compute, a drive reads, what is read ahead begins when what is needed has
-been read, and what turned out wrong is in the way as far as the drive had begun it. ``free``: as
-if the drive gave up wrong reads at once, which no drive does: more than that cannot be gained.
+that is reckoned: layers compute, a disk reads, what is read ahead begins when what is needed has
+been read, and what turned out wrong is in the way as far as the disk had begun it. ``free``: as
+if the disk gave up wrong reads at once, which none does: more than that cannot be gained.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ MACHINES = (
 )
 
 
-class Drive:
+class Disk:
     """Reads one after the other; what was read ahead for the next layer, and when it is there.
 
     Args:
@@ -207,16 +207,16 @@ class Drive:
 
 
 def token_seconds(true, order, machine: Machine, num_places: int, take: int, flying: float):
-    """Seconds of a token by the reckoned clock; arguments as in ``shares`` and ``Drive``."""
-    cache, drive = Cache(num_places), Drive(machine, flying)
+    """Seconds of a token by the reckoned clock; arguments as in ``shares`` and ``Disk``."""
+    cache, disk = Cache(num_places), Disk(machine, flying)
     now = 0.0
     for ids, guess in zip(true.tolist(), order.tolist(), strict=True):
         for layer, own in enumerate(ids):
             missing = [e for e in own if (layer, e) not in cache]
-            there = drive.read(now, missing)
+            there = disk.read(now, missing)
             if layer + 1 < len(ids):
                 named = guess[layer][:take]
-                drive.read_ahead(now, [e for e in named if (layer + 1, e) not in cache])
+                disk.read_ahead(now, [e for e in named if (layer + 1, e) not in cache])
             for e in own:
                 cache.use((layer, e))
             late = machine.products_s * len(missing) / len(own)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # A disk may take its time; as where an engine reads one.
 LIMIT_SECONDS = 30.0
-DRIVE_SECONDS = 2.0
+DISK_SECONDS = 2.0
 WARM_SHARE = 0.5
 
 
@@ -160,7 +160,7 @@ def compare_prompts(ways: list[Way], length: int, rounds: int) -> dict[str, floa
     return found
 
 
-def drive_rate(host: TieredExperts, at_once: int, seconds: float = DRIVE_SECONDS) -> float:
+def disk_rate(host: TieredExperts, at_once: int, seconds: float = DISK_SECONDS) -> float:
     """Bytes a second of whole experts read past every cache, so many at a time."""
     tier, rng = host.tier, np.random.default_rng(7)
     room = np.zeros((at_once, tier.place_bytes + 4096), np.uint8)
@@ -207,23 +207,23 @@ def compare_limits(ways: list[Way], num_tokens: int, rounds: int, at_once: int) 
         what the disk reads of a token's bytes; the disk's bytes a second.
     """
     whole, limited = ways
-    tokens, drives, bounds = [], [], []
+    tokens, disk_rates, bounds = [], [], []
     for _ in range(rounds):
         for way in ways:
             way.session.reset()
         whole_s, _ = time_tokens(whole, num_tokens)
         limited_s, num_bytes = time_tokens(limited, num_tokens)
-        drives.append(drive_rate(limited.host, at_once))
-        bound_s = max(whole_s, num_bytes / drives[-1])
+        disk_rates.append(disk_rate(limited.host, at_once))
+        bound_s = max(whole_s, num_bytes / disk_rates[-1])
         tokens.append((whole_s, limited_s, num_bytes))
         bounds.append((whole_s / limited_s, bound_s / limited_s))
         print(f"{whole.name} {1 / whole_s:.1f} tokens/s; {limited.name} {1 / limited_s:.1f}, "
               f"{format_bytes(int(num_bytes))} from the file a token at "
               f"{format_rate(num_bytes / limited_s)}; the disk alone reads "
-              f"{format_rate(drives[-1])}, which bounds it to {1 / bound_s:.1f}: "
+              f"{format_rate(disk_rates[-1])}, which bounds it to {1 / bound_s:.1f}: "
               f"{bounds[-1][1]:.0%} reached", flush=True)  # fmt: skip
     shares = np.median(np.array(bounds), axis=0)
-    return {"of_whole": shares[0], "of_bound": shares[1], "disk": float(np.median(drives))}
+    return {"of_whole": shares[0], "of_bound": shares[1], "disk": float(np.median(disk_rates))}
 
 
 def setting_of(args, index, capacity: int) -> tuple[Setting, int]:
