@@ -3,6 +3,7 @@
 // Addresses come as integers: the memory is page-locked or mapped. Its owners live as long as the server.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -195,6 +196,9 @@ void bind_server(nb::module_ &m) {
         }, nb::arg("layer"), nb::arg("router"), nb::keep_alive<1, 3>())
         .def("look_ahead", [](ExpertSource &self, int64_t top_k) { self.next_experts().set_top_k(top_k); }, nb::arg("top_k"))
         .def("guess", &guess_experts, nb::arg("ctx"), nb::arg("layer"), nb::arg("x").noconvert())
+        .def_prop_ro("timed_reads", [](const ExpertSource &self) {
+            return std::pair<int64_t, int64_t>(self.timed_bytes(), self.timed_nanoseconds());
+        })
         .def("read_ahead_counts", &read_ahead_counts, nb::arg("out").noconvert())
         .def("set_home", [](ExpertSource &self, int64_t layer, int32_t expert, uintptr_t blob) {
             checked(self, layer, {expert});

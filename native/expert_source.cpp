@@ -271,6 +271,7 @@ bool ExpertFetch::begin_flight(Flight &flight, size_t most) {
         targets.push_back(source_.memory_of(place));
     }
     if (flight.items.empty()) return false;
+    flight.begun = Clock::now();
     if (!is_ahead) flight.reads.push_back(std::make_unique<ExpertReads>(source_, std::move(keys), std::move(targets)));
     return true;
 }
@@ -284,6 +285,12 @@ void ExpertFetch::read_ahead(int64_t layer, std::vector<int32_t> experts) {
 void ExpertFetch::begin_ahead() {
     if (ahead_layer_ < 0 || !flights_.empty() || next_missing_ < missing_.size()) return;
     source_.ahead_.begin(std::exchange(ahead_layer_, -1), ahead_experts_);
+}
+
+void ExpertFetch::count_time(const Flight &flight) {
+    for (const int32_t item : flight.items)
+        source_.timed_bytes_ += source_.stored_bytes(source_.key_of(layer_, experts_[item]));
+    source_.timed_nanoseconds_ += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - flight.begun).count();
 }
 
 // What was read ahead and did not come is read as if it had never been.
@@ -314,7 +321,10 @@ bool ExpertFetch::next() {
     Flight flight = std::move(flights_.front());
     flights_.pop_front();
     const auto begin = Clock::now();
+    // What is there already may have been for long, and what others read meanwhile took their time.
+    const bool is_timed = flights_.empty() && !flight.reads.front()->is_ahead() && !flight.reads.front()->is_done();
     const bool is_good = wait(flight);
+    if (is_good && is_timed) count_time(flight);
     const int64_t waited = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     wait_nanoseconds_ += waited;
     source_.counts_[layer_].wait_nanoseconds += waited;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -100,6 +101,9 @@ class ExpertSource {
     void read_ahead(int64_t layer, const std::vector<int32_t> &experts);
 
     const SourceCounts &counts(int64_t layer) const { return counts_[layer]; }
+    // Bytes of reads that were waited for to their end, and the time from their beginning on.
+    int64_t timed_bytes() const { return timed_bytes_; }
+    int64_t timed_nanoseconds() const { return timed_nanoseconds_; }
     // What went wrong last; taken once, empty where nothing did since.
     std::string take_failure();
     // Reads on their way end; the files may be closed afterwards.
@@ -148,6 +152,7 @@ class ExpertSource {
     std::vector<int32_t> free_;
     int32_t newest_ = -1, oldest_ = -1;
     std::unique_ptr<SourceCounts[]> counts_;
+    std::atomic<int64_t> timed_bytes_{0}, timed_nanoseconds_{0};
     std::mutex mutex_; // of places; held as long as experts are fetched
     std::mutex failure_mutex_;
     std::string failure_;
@@ -219,11 +224,13 @@ class ExpertFetch {
     struct Flight {
         std::vector<int32_t> items, places;
         std::vector<std::unique_ptr<ExpertReads>> reads;
+        std::chrono::steady_clock::time_point begun;
     };
     void begin_reads();
     bool begin_flight(Flight &flight, size_t most);
     void begin_ahead();
     bool wait(Flight &flight);
+    void count_time(const Flight &flight);
     void release();
     void drop(Flight &flight);
 

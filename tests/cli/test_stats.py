@@ -89,11 +89,11 @@ def test_what_the_disk_allows_stands_beside_what_was_read() -> None:
 
 
 def test_rates_of_a_processor_alone_speak_of_no_card() -> None:
-    rates = TierRates(1000, Cost(0, 1e-9), Cost(0, 1e-9), 0.0, 4e-3, None, 3e9, 1e-4, False)
+    rates = TierRates(1000, Cost(0, 1e-9), Cost(0, 1e-9), 0.0, 4e-3, None, 3e9, 1e-4, 2e-3, False)
     told = describe_rates(rates)
     assert told == (
-        "a window without reads takes 4.00 ms; reads from the disk 3.0 GB/s; and 0.10 ms for "
-        "each layer that reads"
+        "a window without reads takes 4.00 ms; reads from the disk 3.0 GB/s; a layer waits "
+        "0.10 ms for its reads and 2.00 ms for each"
     )
 
 

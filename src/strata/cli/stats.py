@@ -84,8 +84,11 @@ def describe_rates(rates: TierRates) -> str:
         parts.append(f"moves beside windows {format_rate(rates.link_bytes_per_s)}")
     if rates.disk_bytes_per_s is not None:
         parts.append(f"reads from the disk {format_rate(rates.disk_bytes_per_s)}")
-    if rates.read_once_s is not None:
-        parts.append(f"and {1e3 * rates.read_once_s:.2f} ms for each layer that reads")
+    if rates.read_once_s is not None and rates.read_each_s is not None:
+        parts.append(
+            f"a layer waits {1e3 * rates.read_once_s:.2f} ms for its reads and "
+            f"{1e3 * rates.read_each_s:.2f} ms for each"
+        )
     return "; ".join(parts)
 
 

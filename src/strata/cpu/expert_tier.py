@@ -182,6 +182,11 @@ class ExpertTier:
         kept, cached, reads, num_bytes, waited = self.counts_by_layer().sum(axis=0).tolist()[:5]
         return FileCounts(kept, cached, reads, num_bytes, waited / 1e9)
 
+    def disk_bytes_per_s(self) -> float | None:
+        """Of reads that were waited for to their end; None before there was one."""
+        num_bytes, nanoseconds = self.source.timed_reads
+        return num_bytes * 1e9 / nanoseconds if nanoseconds else None
+
     def counts_by_layer(self) -> NDArray[np.int64]:
         """[L, ``FOUND``] since the start."""
         out = np.zeros((len(self._shapes), len(FOUND)), np.int64)

@@ -68,4 +68,6 @@ class WindowTimes:
             self._expert_bytes, _NOTHING, _NOTHING, 0.0, statistics.median(self._free_s),
             is_divided=False,
         )  # fmt: skip
-        return rates.with_reads(self._read.cost if self._read.weight else None)
+        if not self._read.weight:
+            return rates
+        return rates.with_reads(self._read.cost, self._tier.disk_bytes_per_s())

@@ -226,7 +226,7 @@ def forecast(
     file_bytes = num_layers * float(demand.from_file.sum()) / num * expert_bytes
     return Forecast(
         demand.hit_rate, demand.file_rate, sum(limits.values()), limits, file_bytes,
-        rates.expert_bytes / cost.each,
+        rates.disk_bytes_per_s or rates.expert_bytes / cost.each,
     )  # fmt: skip
 
 
@@ -238,4 +238,6 @@ def faster(rates: TierRates, what: str, factor: float) -> TierRates:
         return replace(rates, asked=Cost(rates.asked.once, rates.asked.each / factor))
     if what == "link":
         return replace(rates, staged=Cost(rates.staged.once, rates.staged.each / factor))
-    return replace(rates, disk_bytes_per_s=rates.expert_bytes / rates.read.each * factor)
+    cost = rates.read
+    per_s = rates.disk_bytes_per_s or rates.expert_bytes / cost.each
+    return replace(rates, disk_bytes_per_s=per_s * factor, read_each_s=cost.each / factor)

@@ -127,7 +127,9 @@ class TierRates:
         window_s: a token's window without what layers wait for, host's part included.
         link_bytes_per_s: of copies beside windows; None where none were seen.
         disk_bytes_per_s: of reads of experts from a file; None where none were seen.
-        read_once_s: what a layer waits for its reads besides, however few they are.
+        read_once_s: what a layer waits for its reads, however few they are.
+        read_each_s: what it waits for each besides; less than the disk takes where reads overlap
+            with products, or began before. None: what the disk takes.
         is_divided: there is a card, which asks and copies. Otherwise ``window_s`` has products of
             experts in it, and ``asked`` and ``staged`` mean nothing.
     """
@@ -140,24 +142,26 @@ class TierRates:
     link_bytes_per_s: float | None = None
     disk_bytes_per_s: float | None = None
     read_once_s: float | None = None
+    read_each_s: float | None = None
     is_divided: bool = True
 
     @property
     def read(self) -> Cost:
         """What n experts of a layer cost that are read from a file."""
         unknown = unknown_read(self.expert_bytes)
-        per_s, once = self.disk_bytes_per_s, self.read_once_s
-        return Cost(
-            unknown.once if once is None else once,
-            unknown.each if per_s is None else self.expert_bytes / per_s,
-        )
+        per_s, once, each = self.disk_bytes_per_s, self.read_once_s, self.read_each_s
+        if each is None:
+            each = unknown.each if per_s is None else self.expert_bytes / per_s
+        return Cost(unknown.once if once is None else once, each)
 
-    def with_reads(self, read: Cost | None) -> TierRates:
-        """The same with what reads cost, where that is known."""
+    def with_reads(self, read: Cost | None, disk_bytes_per_s: float | None = None) -> TierRates:
+        """The same with what reads cost, and the disk's own rate, where these are known."""
         if read is None:
             return self
-        per_s = self.expert_bytes / read.each
-        return replace(self, disk_bytes_per_s=per_s, read_once_s=read.once)
+        per_s = self.expert_bytes / read.each if disk_bytes_per_s is None else disk_bytes_per_s
+        return replace(
+            self, disk_bytes_per_s=float(per_s), read_once_s=read.once, read_each_s=read.each
+        )
 
     @property
     def pool_bytes_per_s(self) -> float:
@@ -204,10 +208,11 @@ def read_rates(path: Path) -> TierRates:
         asked, staged = (
             Cost(float(told[way]["once"]), float(told[way]["each"])) for way in ("asked", "staged")
         )
-        link, disk, once = (_optional(told.get(name)) for name in _OPTIONAL)
+        link, disk, once, each = (_optional(told.get(name)) for name in _OPTIONAL)
         rates = TierRates(
             int(told["expert_bytes"]), asked, staged, float(told["idle_s"]),
-            float(told["window_s"]), link, disk, once, bool(told.get("is_divided", True)),
+            float(told["window_s"]), link, disk, once, each,
+            bool(told.get("is_divided", True)),
         )  # fmt: skip
         _check(rates)
     except (ValueError, KeyError, TypeError) as error:
@@ -218,7 +223,7 @@ def read_rates(path: Path) -> TierRates:
     return rates
 
 
-_OPTIONAL = ("link_bytes_per_s", "disk_bytes_per_s", "read_once_s")
+_OPTIONAL = ("link_bytes_per_s", "disk_bytes_per_s", "read_once_s", "read_each_s")
 
 
 def _optional(value: object) -> float | None:
@@ -228,6 +233,7 @@ def _optional(value: object) -> float | None:
 def _check(rates: TierRates) -> None:
     positive = [rates.expert_bytes, rates.asked.each, rates.staged.each, rates.window_s]
     positive += [x for x in (rates.link_bytes_per_s, rates.disk_bytes_per_s) if x is not None]
+    positive += [] if rates.read_each_s is None else [rates.read_each_s]
     others = [rates.asked.once, rates.staged.once, rates.idle_s, rates.read_once_s or 0.0]
     if not all(0 < x < 1e18 for x in positive) or not all(0 <= x < 1e3 for x in others):
         raise ValueError("a rate is zero, negative or not a number")

@@ -338,3 +338,17 @@ def test_wrong_guesses_are_given_up_for_a_while(tmp_path: Path) -> None:
     assert files.counts().used == 0
     assert files.server.stop(ANSWER_SECONDS)
     os.close(files.descriptor)
+
+
+def test_the_disk_s_time_is_that_of_reads_that_were_waited_for(path: Path) -> None:
+    tier = tier_of(path, 2, 0)
+    assert tier.disk_bytes_per_s() is None
+    for number in range(200):
+        tier.source.fetch(number % LAYERS, [number % EXPERTS, (number + 3) % EXPERTS], False)
+    num_bytes, nanoseconds = tier.source.timed_reads
+    # Some may have been there before anybody waited.
+    assert 0 < num_bytes <= tier.counts().file_bytes
+    assert num_bytes % BLOB == 0
+    assert nanoseconds > 0
+    assert tier.disk_bytes_per_s() == pytest.approx(1e9 * num_bytes / nanoseconds)
+    tier.close()

@@ -27,6 +27,9 @@ class CountingTier:
     def __init__(self) -> None:
         self.table = np.zeros((LAYERS, len(FOUND)), np.int64)
 
+    def disk_bytes_per_s(self) -> float:
+        return 3e9
+
     def counts_by_layer(self) -> NDArray[np.int64]:
         return self.table.copy()
 
@@ -54,7 +57,8 @@ def test_reads_and_computing_are_told_apart(monkeypatch) -> None:
     assert rates.window_s == pytest.approx(COMPUTED_S, rel=1e-6)
     # A line from the first, wrong belief keeps a little weight.
     assert rates.read_once_s == pytest.approx(ONCE_S, rel=0.2)
-    assert rates.disk_bytes_per_s == pytest.approx(EXPERT_BYTES / EACH_S, rel=0.03)
+    assert rates.read_each_s == pytest.approx(EACH_S, rel=0.03)
+    assert rates.disk_bytes_per_s == 3e9
     assert rates.read.of(2) == pytest.approx(ONCE_S + 2 * EACH_S, rel=0.01)
 
 

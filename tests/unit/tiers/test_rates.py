@@ -113,6 +113,9 @@ def test_reads_cost_what_was_measured_or_is_believed() -> None:
     assert measured.disk_bytes_per_s == pytest.approx(2e9)
     assert measured.read.of(3) == pytest.approx(1e-4 + 3 * 5e-7)
     assert RATES.with_reads(None) is RATES
+    overlapping = RATES.with_reads(Cost(1e-4, 5e-7), 1e9)
+    assert overlapping.disk_bytes_per_s == 1e9
+    assert overlapping.read == measured.read
     # Of a file written before anybody measured what a read costs besides.
     assert replace(RATES, disk_bytes_per_s=1e8).read == Cost(2e-4, 1e-5)
 
@@ -121,7 +124,7 @@ def test_a_file_of_before_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rates.json"
     write_rates(path, RATES)
     told = json.loads(path.read_text())
-    for name in ("read_once_s", "is_divided"):
+    for name in ("read_once_s", "read_each_s", "is_divided"):
         del told[name]
     path.write_text(json.dumps(told))
     assert read_rates(path) == RATES
@@ -138,6 +141,7 @@ def test_a_file_of_before_is_read(tmp_path: Path) -> None:
         ({"asked": None}, "TypeError"),
         ({"disk_bytes_per_s": "fast"}, "ValueError"),
         ({"read_once_s": -1.0}, "a rate is zero"),
+        ({"read_each_s": 0.0}, "a rate is zero"),
         ({"idle_s": float("nan")}, "a rate is zero"),
     ],
 )
