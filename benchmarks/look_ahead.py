@@ -1,6 +1,8 @@
-"""Whether guessing the next layer's experts would pay where experts lie on a disk; nothing is read.
+"""Whether guessing the next layer's experts pays where experts lie on a disk.
 
     python benchmarks/look_ahead.py guesses [--model MODEL] [--tokens 200]
+    python benchmarks/look_ahead.py measured --model MODEL --store FOLDER [--share 0.5] [--rounds 8]
+        [--threads 2]
     python benchmarks/look_ahead.py gain [--right 0.72] [--layers 8] [--tokens 200]
 
 ``guesses``: how often the router of the next layer names its experts when it is given this layer's
@@ -10,11 +12,13 @@ second of made-up routing of the published geometry with guesses that are right 
 that is reckoned: layers compute, a disk reads, what is read ahead begins when what is needed has
 been read, and what turned out wrong is in the way as far as the disk had begun it. ``free``: as
 if the disk gave up wrong reads at once, which none does: more than that cannot be gained.
+``measured``: tokens a second of a model from a real disk, with and without, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +28,18 @@ import numpy as np
 
 from strata import Engine, SamplingParams, _native
 from strata.cpu import layers
+from strata.cpu.build import open_context
+from strata.cpu.expert_build import experts_on_disk
+from strata.cpu.expert_layers import layer_shapes
+from strata.cpu.expert_tier import ExpertTier
+from strata.cpu.look_ahead import NO_LOOK_AHEAD, look_ahead_of
+from strata.cpu.model import CpuModel
+from strata.engine.model_file import open_file
+from strata.settings import Settings
 from strata.tiers.synthetic import SyntheticText, TextHabits, _Router
 
 STORIES = Path(__file__).parent / "routing" / "stories.txt"
+ROUND_TOKENS = 12
 WAYS = ("this layer's input", "streams before", "streams after")
 
 
@@ -271,15 +284,55 @@ def gain(args: argparse.Namespace) -> None:
                 print("; ".join(told), flush=True)
 
 
+def measured(args: argparse.Namespace) -> None:
+    """Two models of one store, their tokens in turns."""
+    with open_file(args.model) as file:
+        index, spec = file.index, file.spec
+        ctx = open_context(args.threads, None)
+        shapes = layer_shapes(index, spec)
+        settings = Settings(expert_store=args.store)
+        disk = experts_on_disk(ctx, index, spec, shapes, settings)
+        num_places = int(args.share * spec.num_layers * spec.num_experts)
+        none = [np.zeros(0, np.int64)] * spec.num_layers
+        models = []
+        for ahead in (NO_LOOK_AHEAD, look_ahead_of(num_places, spec)):
+            tier = ExpertTier(ctx, shapes, disk, none, num_places, ahead)
+            models.append(CpuModel(ctx, index, spec, tier=tier))
+    sessions = [model.new_session(ROUND_TOKENS * args.rounds + 8) for model in models]
+    tokens = np.random.default_rng(0).integers(0, spec.vocab_size, (args.rounds, ROUND_TOKENS))
+    told: list[list[tuple[float, float, float]]] = [[], []]
+    for chosen in tokens.astype(np.int32):
+        for model, session, rows in zip(models, sessions, told, strict=True):
+            before, begin = model.expert_tier.counts(), time.perf_counter()
+            for token in chosen:
+                session.decode(token[None])
+                session.commit(1)
+            seconds = time.perf_counter() - begin
+            after = model.expert_tier.counts()
+            reads = (after.file_reads - before.file_reads) / ROUND_TOKENS
+            rows.append((ROUND_TOKENS / seconds, reads, (after.wait_s - before.wait_s) / seconds))
+    for name, model, rows in zip(("without", "with"), models, told, strict=True):
+        speed, reads, waited = np.median(np.array(rows[1:]), axis=0)  # the first fills the cache
+        print(f"{name}: {speed:.2f} tokens/s, {reads:.1f} reads a token, waits {waited:.0%}; "
+              f"{model.expert_tier.ahead_counts()}")  # fmt: skip
+        model.close()
+    ratios = [b[0] / a[0] for a, b in zip(told[0][1:], told[1][1:], strict=True)]
+    print(f"ratio {np.median(ratios):.3f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("guesses", "gain"))
+    parser.add_argument("what", choices=("guesses", "gain", "measured"))
     parser.add_argument("--model", type=Path)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--right", default="0.72,0.9")
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    {"guesses": guesses, "gain": gain}[args.what](args)
+    {"guesses": guesses, "gain": gain, "measured": measured}[args.what](args)
 
 
 if __name__ == "__main__":

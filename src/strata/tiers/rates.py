@@ -160,8 +160,9 @@ class TierRates:
             return self
         per_s = self.expert_bytes / read.each if disk_bytes_per_s is None else disk_bytes_per_s
         return replace(
-            self, disk_bytes_per_s=float(per_s), read_once_s=read.once, read_each_s=read.each
-        )
+            self, disk_bytes_per_s=float(per_s), read_once_s=float(read.once),
+            read_each_s=float(read.each),
+        )  # fmt: skip
 
     @property
     def pool_bytes_per_s(self) -> float:
