@@ -158,7 +158,7 @@ def test_what_was_planned_is_what_is_taken(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0.0, 1.5])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.5, marks=pytest.mark.long)])
 def test_text_is_the_same(model: GpuModel, temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature, seed=4, max_tokens=6)
 
