@@ -17,8 +17,10 @@ from starlette.routing import Route
 from strata.errors import SettingsError
 from strata.server import security
 from strata.server.app import on_fault
+from strata.server.bodies import read_body
 from strata.server.connections import BoundedConnection
 from strata.server.faults import Fault
+from strata.server.limits_api import LimitsRequest
 from strata.server.pictures import Pictures, text_for_bytes, text_for_picture
 from strata.server.security import MAX_HEAD_BYTES, Guard, Rules, check_bind
 
@@ -96,6 +98,89 @@ def test_an_answer_may_take_longer_than_a_head():
     for pieces in ([POST + head + b"abc"], [POST + head, 0.1, b"a", 0.1, b"bc"]):
         raw = asyncio.run(talk(Rules(), *pieces, endpoint=slow))
         assert raw.endswith(b"\r\n\r\n3")
+
+
+def test_what_comes_behind_a_request_does_not_cut_its_answer_off():
+    async def slow(request) -> PlainTextResponse:
+        await asyncio.sleep(3 * Hurried.head_limit_s)
+        return PlainTextResponse(str(len(await request.body())))
+
+    head = b"content-length: 3\r\n\r\nabc"
+    for behind in (b"\r\n", b"GET /x HTTP/1.1\r\nhos"):
+        raw = asyncio.run(talk(Rules(), POST + head, 0.1, behind, endpoint=slow))
+        assert raw.endswith(b"\r\n\r\n3"), behind
+
+
+def test_leaving_ends_the_answer_that_another_request_waits_behind():
+    ends = []
+
+    async def endless(request) -> PlainTextResponse:
+        await request.body()
+        ends.append((await request.receive())["type"])
+        return PlainTextResponse("")
+
+    class Leaving(Hurried):
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            if self.pipeline:
+                self.loop.call_later(0.1, self.transport.abort)
+
+    whole = b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    asyncio.run(talk(Rules(), whole, 0.1, whole, whole, protocol=Leaving, endpoint=endless))
+    assert ends == ["http.disconnect"]
+
+
+OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [POST + OFFER + b"content-length: 3\r\n\r\nabc"],
+        [POST + OFFER + b"content-length: 3\r\n\r\n", 0.1, b"a", 0.1, b"bc"],
+        [POST + OFFER[:30], 0.1, OFFER[30:] + b"content-length: 3\r\n\r\nab", 0.1, b"c"],
+        [POST + OFFER + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"],
+        [POST.replace(b"/x", b"/x?y=%20") + OFFER + b"content-length: 3\r\n\r\nabc"],
+    ],
+)
+def test_another_protocol_that_is_offered_is_not_taken_up(
+    caplog: pytest.LogCaptureFixture, pieces: list
+):
+    """As Java's own client does with the first request to any address: the body is read."""
+    last = POST + b"connection: close\r\ncontent-length: 2\r\n\r\nde"
+    status, raw = answer(Rules(), *pieces, 0.1, last, 0.3)
+    assert status == 200
+    assert [part[-1:] for part in raw.split(b"HTTP/1.1 200 OK")[1:]] == [b"3", b"2"]
+    assert not caplog.records
+
+
+def test_a_page_with_a_socket_gets_a_plain_answer(caplog: pytest.LogCaptureFixture):
+    offer = b"connection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\r\n"
+    whole = b"GET /x HTTP/1.1\r\nhost: localhost\r\n" + offer
+    status, raw = answer(Rules(), whole, 0.1, whole, 0.3)
+    assert (status, raw.count(b"HTTP/1.1 200")) == (200, 2)
+    assert not caplog.records
+    assert answer(Rules(), b"CONNECT localhost:1 HTTP/1.1\r\nhost: localhost\r\n\r\n")[0] == 400
+
+
+@pytest.mark.parametrize("host", [b"[::1", b"a]b", b"", b":80"])
+def test_a_host_that_is_none_is_refused(host: bytes, caplog: pytest.LogCaptureFixture):
+    assert answer(Rules(), b"GET /x HTTP/1.1\r\nhost: " + host + b"\r\n\r\n")[0] == 400
+    assert not caplog.records
+
+
+def test_leaving_in_the_middle_of_a_body_is_no_fault(caplog: pytest.LogCaptureFixture):
+    async def checked(request) -> PlainTextResponse:
+        return PlainTextResponse(str(await read_body(request, LimitsRequest)))
+
+    class Leaving(Hurried):
+        def on_body(self, body: bytes) -> None:
+            super().on_body(body)
+            self.loop.call_later(0.1, self.transport.abort)
+
+    piece = POST + b"content-length: 90\r\n\r\n{"
+    assert asyncio.run(talk(Rules(), piece, protocol=Leaving, endpoint=checked)) == b""
+    assert not caplog.records
 
 
 def test_a_body_that_trickles_is_refused():

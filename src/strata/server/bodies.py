@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import msgspec.inspect
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from strata.engine.sampling_params import SamplingParams
@@ -37,9 +38,10 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     """The body as ``kind``.
 
     Raises:
-        Fault: 400, it is no JSON, or a field is unknown, missing or malformed; 413 too long.
+        Fault: 400, it is no JSON, or a field is unknown, missing or malformed; 413 too long; 499
+            the client has left.
     """
-    raw = await request.body()
+    raw = await bytes_of_body(request)
     try:
         plain = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -47,6 +49,18 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     if not isinstance(plain, dict):
         raise bad_request("the body must be a JSON object.")
     return as_struct(_with_decoded_texts(plain), kind)
+
+
+async def bytes_of_body(request: Request) -> bytes:
+    """The body as it came.
+
+    Raises:
+        Fault: 413 too long; 499 the client has left before its end.
+    """
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise Fault(499, "the client has left.") from None
 
 
 def as_struct(plain: object, kind: type[Body], where: str = "") -> Body:

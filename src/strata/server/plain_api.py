@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from strata.errors import StrataError
-from strata.server.bodies import json_response, read_body
+from strata.server.bodies import bytes_of_body, json_response, read_body
 from strata.server.chat_words import turns_of, wish_of_tools
 from strata.server.engine_state import State
 from strata.server.faults import bad_request, fault_of
@@ -109,7 +109,7 @@ async def detokenize(request: Request) -> Response:
 async def _serving_named(request: Request) -> Serving:
     """The server, of a request that may name its model or have no body at all."""
     serving = _serving(request)
-    if await request.body():
+    if await bytes_of_body(request):
         serving.check_model((await read_body(request, LoadRequest)).model)
     return serving
 

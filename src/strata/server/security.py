@@ -119,7 +119,12 @@ class Guard:
     def _check_caller(self, scope: Scope, headers: Headers) -> None:
         """Host and Origin: no page of another site reaches this server by a name of its own."""
         host = headers.get("host", "")
-        name = (urlsplit(f"//{host}").hostname or "").lower()
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            name = ""
+        if not name:
+            raise Fault(400, f"the header host is {host!r}; it must name this server.")
         if not (_is_address_or_local(name) or name in self._rules.hosts):
             raise Fault(403, f"host {name!r} is not allowed.\n  Try: --allow-host {name}")
         origin = headers.get("origin")
