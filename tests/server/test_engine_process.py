@@ -6,6 +6,7 @@ Checked against the same engine in this process: what crosses the pipe must chan
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -235,6 +236,24 @@ def test_more_than_the_bound_is_refused_with_429():
         assert await tokens_of(process, PROMPT, max_tokens=1) == expected(PROMPT, max_tokens=1)
 
     run(open_scripted, scenario, max_open=2)
+
+
+def test_what_ends_the_server_leaves_the_child_to_it():
+    """Ctrl-C goes to both, and so does the end of a service: the server ends the child itself."""
+
+    async def scenario(process: EngineProcess) -> None:
+        def signal_child() -> None:
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGINT)
+                os.kill(child.pid, signal.SIGTERM)
+
+        signal_child()  # its imports have not begun
+        await process.wait_loaded()
+        signal_child()
+        assert await tokens_of(process, PROMPT, max_tokens=3) == expected(PROMPT, max_tokens=3)
+        assert process.num_restarts == 0
+
+    run(open_scripted, scenario)
 
 
 def test_a_process_killed_while_it_loads_says_how():

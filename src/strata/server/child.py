@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from strata.settings import Settings
 
 EXIT_FAILED: Final = 70
+# Ctrl-C reaches the whole group, and the end of a service each of its processes; the HTTP process
+# ends this one when its answers are out. They are blocked when it starts.
+ENDINGS: Final = (signal.SIGINT, signal.SIGTERM)
 # Of ``tiers.counters``: what a server's users look at.
 _TOLD_COUNTS: Final = ("lookups", "hits", "computed", "copied", "from_file", "file_bytes")
 _RECV_BYTES: Final = 1 << 16
@@ -71,8 +74,9 @@ class OpenModel:
 
 def main(connection: socket.socket, open_engine: OpenEngine) -> None:
     """What the process runs; returns when it is to end."""
-    # Ctrl-C reaches the whole group; the HTTP process ends this one when its answers are out.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     faulthandler.enable()
     _Child(connection).run(open_engine)
 

@@ -12,6 +12,7 @@ import contextlib
 import multiprocessing
 import signal
 import socket
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from strata.server import child, protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from strata.server.child import OpenEngine
 
@@ -51,7 +52,8 @@ class ChildLink(asyncio.Protocol):
             self._process = multiprocessing.get_context("spawn").Process(
                 target=child.main, args=(theirs, open_engine), name="strata-engine", daemon=True
             )
-            self._process.start()
+            with _endings_wait():
+                self._process.start()
         loop = asyncio.get_running_loop()
         self._task: asyncio.Task[object] = loop.create_task(
             loop.create_connection(lambda: self, sock=ours)
@@ -113,3 +115,14 @@ class ChildLink(asyncio.Protocol):
         if self._process.is_alive():
             self._process.kill()
             self._process.join(_EXIT_WAIT_S)
+
+
+@contextlib.contextmanager
+def _endings_wait() -> Iterator[None]:
+    """Signals that end this process come afterwards; what is started meanwhile has them blocked."""
+    resource_tracker.ensure_running()  # or it starts with the process, and lets them through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, child.ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

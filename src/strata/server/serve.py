@@ -214,10 +214,12 @@ async def _run(
     finally:
         for task in (watch, *beside):
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            failure = await watch
-        monitor.close()
-        await serving.engine.close()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                failure = await watch
+        finally:
+            monitor.close()
+            await serving.engine.close()  # it does not heed the signal Python would send
     if watch.done() and not watch.cancelled() and failure is not None:
         raise EngineStopped(failure.text)
 
