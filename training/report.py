@@ -244,12 +244,6 @@ def report_text(
         f"{results['cases']} cases of each task, greedy, seed {results['seed']}.\n\n"
         f"Files: {sizes}.\n"
     )
-    if "draft_cases" in results:
-        head += (
-            "\nThe draft layer alone was trained after the answers had been judged. It changes no "
-            "text, so its drafts were counted in a run of their own, "
-            f"{results['draft_cases']} cases of each task.\n"
-        )
     return head + "".join(f"\n## {title}\n\n{body}" for title, body in sections if body.strip())
 
 
