@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.cli.conftest import finish, spawn
+from tests.cli.conftest import command_line, environment, finish, spawn
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
     from typing import IO
 
@@ -106,3 +108,25 @@ def test_ctrl_c_twice_at_the_prompt_leaves_chat(tiny: Path):
     _code, _out, err = finish(process)
     assert code == 130
     assert "Traceback" not in err
+
+
+def test_leaving_chat_leaves_the_shell_a_line_of_its_own(tiny: Path):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command_line("chat", "-m", tiny),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stderr is not None
+    shown = b""
+    while b"> " not in shown:
+        shown += os.read(ours, 1000)
+    os.write(ours, b"\x04")
+    assert process.wait(timeout=30) == 0
+    process.stderr.close()
+    os.set_blocking(ours, False)
+    assert os.read(ours, 1000).endswith(b"\n")
+    os.close(theirs)
+    os.close(ours)

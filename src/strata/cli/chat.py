@@ -237,7 +237,7 @@ def _converse(chat: Chat) -> None:
             if was_interrupted:
                 raise
             was_interrupted = True
-            say("\nCtrl-C again, or Ctrl-D, leaves.")
+            say("Ctrl-C again, or Ctrl-D, leaves.")
             continue
         except UnicodeDecodeError:
             say("that line is not UTF-8; it was not sent.")
@@ -258,7 +258,11 @@ def _shortened(text: str) -> str:
 def _ask() -> str:
     """One line typed. The prompt shows on a terminal only, so that a pipe gets answers alone."""
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return input(PROMPT)
+        try:
+            return input(PROMPT)
+        except (EOFError, KeyboardInterrupt):
+            sys.stdout.write("\n")  # what follows, the shell's own prompt too, begins a line
+            raise
     line = sys.stdin.readline()
     if not line:
         raise EOFError
