@@ -166,6 +166,7 @@ def test_a_question_to_a_process_that_dies_is_answered():
     async def scenario(process: EngineProcess) -> None:
         await process.wait_loaded()
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # a signal takes its time
         asked = asyncio.create_task(process.set_vram_limit(4096))
         await asyncio.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
@@ -233,3 +234,4 @@ def test_the_command_asks_the_server(demo: Served):
         nobody = CliRunner().invoke(app, ["limits", "--server", address])
         assert nobody.exit_code in (1, 2)
         assert "Try: " in nobody.stderr
+        assert "Errno" not in nobody.stderr

@@ -63,9 +63,11 @@ def _ask(server: str, key: str | None, body: dict[str, Any] | None) -> dict[str,
     except urllib.error.HTTPError as error:
         raise RequestError(_said(error)) from None
     except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
+        cause = getattr(error, "reason", None) or error
+        reason = getattr(cause, "strerror", None) or cause
         raise EngineStopped(
-            f"no strata serve answers at {server}: {reason}.\n  Try: --server http://HOST:PORT"
+            f"no strata serve answers at {server}: {reason}.\n"
+            "  Try: strata serve MODEL, or --server http://HOST:PORT of one that runs"
         ) from None
     if not isinstance(told, dict) or "vram_bytes" not in told:
         raise EngineStopped(f"{server} is no strata serve.\n  Try: --server http://HOST:PORT")

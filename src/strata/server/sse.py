@@ -123,12 +123,13 @@ async def stream_events(
         keep_alive_s: longest silence.
 
     Raises:
-        Fault: what the events raised at their beginning.
+        Exception: what the events raised at their beginning, mostly a Fault.
     """
     first = _soon(events)
     await asyncio.wait({first}, timeout=_FIRST_WAIT_S)
-    if first.done() and isinstance(first.exception(), Fault):
-        first.result()
+    error = first.exception() if first.done() else None
+    if error is not None and not isinstance(error, StopAsyncIteration):
+        raise error
     return EventStream(events, first, event_of, keep_alive, keep_alive_s)
 
 
