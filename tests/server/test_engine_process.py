@@ -6,9 +6,11 @@ Checked against the same engine in this process: what crosses the pipe must chan
 from __future__ import annotations
 
 import asyncio
+import errno
 import multiprocessing
 import os
 import signal
+from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -209,6 +211,41 @@ def test_a_model_that_has_gone_is_named_while_it_is_tried_again(tmp_path: Path):
         assert await tokens_of(process, PROMPT, max_tokens=3) == expected(PROMPT, max_tokens=3)
 
     run(NeedsFile(model), scenario, ready_wait_s=0.1)
+
+
+def test_a_system_that_refuses_a_process_is_asked_again(monkeypatch: pytest.MonkeyPatch):
+    heard: list[str] = []
+    stop = telemetry.listen(lambda event: heard.append(event.message))
+
+    async def scenario(process: EngineProcess) -> None:
+        await process.wait_loaded()
+        with monkeypatch.context() as patch:
+            patch.setattr(SpawnProcess, "start", refuse_process)
+            os.kill(process.pid, signal.SIGKILL)
+            while process.num_restarts < 2:
+                await asyncio.sleep(0.01)
+        assert "it could not be started (Cannot allocate memory)" in heard[-1]
+        await process.wait_loaded()
+        assert await tokens_of(process, PROMPT, max_tokens=3) == expected(PROMPT, max_tokens=3)
+
+    try:
+        run(open_scripted, scenario)
+    finally:
+        stop()
+
+
+def test_a_system_that_refuses_the_first_process_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SpawnProcess, "start", refuse_process)
+
+    async def scenario(process: EngineProcess) -> None:
+        with pytest.raises(Fault, match="could not be started \\(Cannot allocate memory\\)"):
+            await process.wait_loaded()
+
+    run(open_scripted, scenario)
+
+
+def refuse_process(_: object) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def test_an_idle_death_is_repaired_by_itself():

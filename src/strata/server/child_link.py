@@ -46,18 +46,31 @@ class ChildLink(asyncio.Protocol):
         self._frames = protocol.Frames()
         self._transport: asyncio.Transport | None = None
         self._unsent = b""  # what was to be sent before there was a transport
+        self._refusal: OSError | None = None  # of the system, to start one
+        self._process: multiprocessing.process.BaseProcess
+        loop = asyncio.get_running_loop()
+        try:
+            ours = self._start(open_engine)
+        except OSError as error:
+            self._refusal = error
+            loop.call_soon(on_message, self, None)
+            return
+        self._task: asyncio.Task[object] = loop.create_task(
+            loop.create_connection(lambda: self, sock=ours)
+        )
+
+    def _start(self, open_engine: OpenEngine) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
             # A fresh interpreter: no thread, lock or socket of this process is inherited.
             self._process = multiprocessing.get_context("spawn").Process(
                 target=child.main, args=(theirs, open_engine), name="strata-engine", daemon=True
             )
             with _endings_wait():
                 self._process.start()
-        loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] = loop.create_task(
-            loop.create_connection(lambda: self, sock=ours)
-        )
+            undo.pop_all()
+        return ours
 
     def send(self, message: protocol.Down) -> None:
         """Sends, some time; a child that is gone gets nothing."""
@@ -69,7 +82,8 @@ class ChildLink(asyncio.Protocol):
 
     def kill(self) -> None:
         """Ends the child at once."""
-        self._process.kill()
+        if self._refusal is None:
+            self._process.kill()
 
     async def close(self, wait_s: float) -> None:
         """Asks the child to end, and ends it when it does not within ``wait_s``."""
@@ -78,6 +92,8 @@ class ChildLink(asyncio.Protocol):
 
     def describe_exit(self) -> str:
         """How the process ended, for people."""
+        if self._refusal is not None:
+            return f"it could not be started ({self._refusal.strerror})"
         code = self._process.exitcode
         if code is None:
             return "its socket closed"
@@ -111,6 +127,8 @@ class ChildLink(asyncio.Protocol):
 
     def _reap(self, wait_s: float) -> None:
         """Returns when the process is over."""
+        if self._refusal is not None:
+            return
         self._process.join(wait_s)
         if self._process.is_alive():
             self._process.kill()
