@@ -75,7 +75,12 @@ def open_page(browser: Browser, server: ScribeServed) -> Iterator[Callable[..., 
     faults: list[str] = []
     contexts = []
 
-    def open_it(address: str = server.address, path: str = "/", **options: object) -> Page:
+    def open_it(
+        address: str = server.address,
+        path: str = "/",
+        before: Callable[[Page], None] = lambda _: None,
+        **options: object,
+    ) -> Page:
         options.setdefault("viewport", {"width": 1280, "height": 800})
         context = browser.new_context(**options)
         contexts.append(context)
@@ -84,6 +89,7 @@ def open_page(browser: Browser, server: ScribeServed) -> Iterator[Callable[..., 
         page.on("pageerror", lambda error: faults.append(f"error: {error}"))
         page.on("console", lambda line: _note(line, faults))
         page.on("request", lambda request: _note_stranger(request.url, address, faults))
+        before(page)
         page.goto(address + path)
         page.locator("#thread > *").first.wait_for(state="attached")
         return page
@@ -248,6 +254,20 @@ def test_a_streamed_text_ends_as_the_whole_would(open_page):
     for text in (scribe.MARKDOWN, scribe.HOSTILE, blocks):
         streamed = page.evaluate(STREAM, [text, len(text)])[2]
         assert streamed == page.evaluate(STREAM, [text, 1])[2]
+
+
+def test_settings_that_are_open_learn_what_the_model_can_do(open_page):
+    held = []
+    page = open_page(
+        before=lambda page: page.route("**/v1/about", lambda route: held.append(route))
+    )
+    page.click("#open-settings")
+    page.fill("#system", "Be brief.")
+    assert page.locator(".choices label").count() == 0
+    for route in held:
+        route.continue_()
+    page.locator(".choices label", has_text="On").click()
+    assert page.input_value("#system") == "Be brief."
 
 
 def test_thinking_is_folded(open_page):

@@ -6,7 +6,7 @@ import { byId, el, icon, iconButton, toast } from "/page/dom.js";
 import { count, dayOf } from "/page/format.js";
 import { answerView, userView } from "/page/message_view.js";
 import { pictureOf } from "/page/pictures.js";
-import { numChanged, openSettings } from "/page/sampling.js";
+import { numChanged, openSettings, settingsChanged } from "/page/sampling.js";
 
 const LAST_SYSTEM = "strata.system";
 const NEAR_END_PX = 90;
@@ -86,6 +86,7 @@ export function stop() {
 export function factsChanged() {
   if (state.conversation.messages.length === 0) drawThread();
   drawContext();
+  settingsChanged();
 }
 
 function open(conversation) {

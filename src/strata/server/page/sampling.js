@@ -62,8 +62,24 @@ function toolsOf(text) {
   }
 }
 
+let draw = () => {};
+
+/** Draws an open drawer again: what the model can do may be told after it was opened. */
+export function settingsChanged() {
+  if (!byId("settings").open) return;
+  const focused = document.activeElement?.id;
+  draw();
+  if (focused) byId(focused)?.focus();
+}
+
 /** Opens the drawer for a conversation. */
 export function openSettings(conversation, { facts, onSystem, onChange }) {
+  draw = () => drawSettings(conversation, { facts, onSystem, onChange });
+  draw();
+  openDialog(byId("settings"));
+}
+
+function drawSettings(conversation, { facts, onSystem, onChange }) {
   const drawer = byId("settings");
   const close = () => drawer.close();
   const changed = (name, value) => {
@@ -74,8 +90,7 @@ export function openSettings(conversation, { facts, onSystem, onChange }) {
     values = {};
     localStorage.removeItem(STORED);
     onChange();
-    drawer.close();
-    openSettings(conversation, { facts, onSystem, onChange });
+    draw();
   };
   const system = el("textarea", {
     id: "system", rows: 4, value: conversation.system ?? "", placeholder: "You are a helpful assistant who answers briefly.",
@@ -95,7 +110,6 @@ export function openSettings(conversation, { facts, onSystem, onChange }) {
       el("h3", { text: "More" }),
       textField("stop", "Stop at", "One text a line.", 2, changed),
       toolsField(changed)));
-  openDialog(drawer);
 }
 
 function field(label, control, help, id) {
