@@ -207,7 +207,10 @@ async def _run(
     watch = asyncio.ensure_future(_watch_loading(serving, server, on_ready))
     beside = [
         asyncio.ensure_future(work)
-        for work in (_end_answers(serving, server), _collect_garbage(serving))
+        for work in (
+            _end_answers(serving, server),
+            collect_between_answers(lambda: serving.engine.num_open == 0),
+        )
     ]
     try:
         await server.serve(sockets=[listener])
@@ -243,9 +246,3 @@ async def _watch_loading(
         return fault
     on_ready(serving.model.name)
     return None
-
-
-async def _collect_garbage(serving: Serving) -> None:
-    with contextlib.suppress(Fault):  # told by who watches the loading
-        await serving.engine.wait_loaded()
-        await collect_between_answers(lambda: serving.engine.num_open == 0)
