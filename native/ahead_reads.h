@@ -1,7 +1,7 @@
 // Experts read before anybody asked for them, in places of their own; and who they are: a guess.
 //
 // Nothing here changes a result: what was read ahead is taken instead of being read, and what could
-// not be read is read again by whoever asks (docs/decisions/0016-look-ahead.md).
+// not be read is read again by whoever asks (docs/decisions/0017-look-ahead.md).
 #pragma once
 
 #include <cstdint>

@@ -28,13 +28,14 @@ from typing import Any
 import torch
 import triton
 from absent_host import AbsentHost
+from model_options import add_model_options
 from synthetic_index import SyntheticIndex
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from strata.formats.synth import GEOMETRIES, MIXES
+from strata.formats.synth import GEOMETRIES
 from strata.gpu.expert_cache import CacheOptions
 from strata.gpu.model import GpuModel
 from strata.gpu.prompt_layout import pieces_of
@@ -245,10 +246,7 @@ def compile_all(requests: list[Request], workers: int, *, has_list: bool = False
 
 def add_case(parser: argparse.ArgumentParser) -> None:
     """Options that name what is launched."""
-    parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
-    parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
-    parser.add_argument("--layers", type=int, default=0)
-    parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
+    add_model_options(parser, num_layers=0)
 
 
 def start(args: argparse.Namespace, *, rows="", contexts="4096", prompts="", has_tiers=False):

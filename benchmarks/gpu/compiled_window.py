@@ -23,10 +23,11 @@ from pathlib import Path
 import triton
 from compile_ahead import record_session
 from compiled import check_lanes, disassemble
+from model_options import add_model_options
 from synthetic_index import SyntheticIndex
 from triton.backends.compiler import GPUTarget
 
-from strata.formats.synth import GEOMETRIES, MIXES
+from strata.formats.synth import GEOMETRIES
 
 
 def usage_of(compiled) -> str:
@@ -38,13 +39,10 @@ def usage_of(compiled) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
-    parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
+    add_model_options(parser, num_layers=4)
     parser.add_argument("--rows", default="1,4")
     parser.add_argument("--chunk", type=int, default=0)
     parser.add_argument("--position", type=int, default=4096)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
     parser.add_argument("--only", default="", help="compile kernels whose names hold one of these")
     args = parser.parse_args()
     assert not triton.knobs.runtime.interpret, "unset TRITON_INTERPRET"  # noqa: S101

@@ -23,13 +23,14 @@ import compile_ahead
 import numpy as np
 import torch
 from compile_ahead import numbers
+from model_options import add_model_options, add_threads
 from synthetic_index import SyntheticIndex
 from triton_cache import add_options, carried
 
-from strata.cpu.build import open_context, physical_cores
+from strata.cpu.build import open_context
 from strata.cpu.expert_build import open_host
 from strata.cpu.expert_host import TieredExperts
-from strata.formats.synth import GEOMETRIES, MIXES
+from strata.formats.synth import GEOMETRIES
 from strata.gpu.expert_cache import CacheOptions
 from strata.gpu.loan_plan import LoanRules
 from strata.gpu.memory_plan import DRIVER_BYTES, Wishes
@@ -275,11 +276,8 @@ def ram_limit(args, index, compiling) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("prompts", "ram_limit"))
-    parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
-    parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
-    parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
-    parser.add_argument("--layers", type=int, default=48)
-    parser.add_argument("--threads", type=int, default=max(1, physical_cores() - 1))
+    add_model_options(parser, num_layers=48)
+    add_threads(parser)
     parser.add_argument("--vram", type=int, default=12 * 1024)
     parser.add_argument("--ram", type=int, default=8 * 1024)
     parser.add_argument("--prompts", default="16384")

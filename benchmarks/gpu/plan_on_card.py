@@ -21,12 +21,12 @@ import compile_ahead
 import numpy as np
 import torch
 from compile_ahead import numbers
+from model_options import add_model_options, add_threads
 from synthetic_index import SyntheticIndex
 from tiers_on_card import shares_of, tiered
 from triton_cache import add_options, carried
 
-from strata.cpu.build import physical_cores
-from strata.formats.synth import GEOMETRIES, MIXES
+from strata.formats.synth import GEOMETRIES
 from strata.gpu.memory_plan import DRIVER_BYTES
 from strata.gpu.slot_plan import ADMISSIONS
 from strata.tiers.forced_routing import RoutingFeed
@@ -157,11 +157,8 @@ def report(args, rows: list[dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
-    parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
-    parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
-    parser.add_argument("--layers", type=int, default=48)
-    parser.add_argument("--threads", type=int, default=max(1, physical_cores() - 1))
+    add_model_options(parser, num_layers=48)
+    add_threads(parser)
     parser.add_argument("--slots", default="128,96,64,32", help="of a layer")
     parser.add_argument("--shares", default="0,auto")
     parser.add_argument("--tokens", type=int, default=300)

@@ -28,6 +28,7 @@ from pathlib import Path
 import compile_ahead
 import numpy as np
 import torch
+from model_options import add_model_options
 from synthetic_index import SyntheticIndex
 from triton_cache import add_options, carried
 
@@ -372,13 +373,10 @@ def main() -> None:
     add_options(one)
     one.set_defaults(run=equal)
     two = modes.add_parser("speed")
-    two.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
-    two.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
-    two.add_argument("--layers", type=int, default=0)
+    add_model_options(two, num_layers=0)
     two.add_argument("--rows", default="1,2,4,8")
     two.add_argument("--contexts", default="4096,131072")
     two.add_argument("--prompts", default="512,2048,8192,32768")
-    two.add_argument("--kv", default="f16", choices=("f16", "int8"))
     two.add_argument("--profile", action="store_true")
     two.add_argument("--out")
     add_options(two)

@@ -31,12 +31,13 @@ import numpy as np
 import torch
 from compile_ahead import numbers
 from hand_off_times import hand_off
+from model_options import add_model_options, add_threads
 from synthetic_index import SyntheticIndex
 from triton_cache import add_options, carried
 
-from strata.cpu.build import open_context, physical_cores
+from strata.cpu.build import open_context
 from strata.cpu.expert_arena import ExpertArena
-from strata.formats.synth import GEOMETRIES, MIXES
+from strata.formats.synth import GEOMETRIES
 from strata.gpu.expert_cache import CacheOptions
 from strata.gpu.loan_plan import LoanRules
 from strata.gpu.memory_plan import DRIVER_BYTES, Wishes, plan_memory
@@ -355,11 +356,8 @@ def show(session, model) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("hand_off", "equal", "speed", "prompts"))
-    parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
-    parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
-    parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
-    parser.add_argument("--layers", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=max(1, physical_cores() - 1))
+    add_model_options(parser, num_layers=0)
+    add_threads(parser)
     parser.add_argument("--vram", type=int, default=12 * 1024)
     parser.add_argument("--shares", default="0,0.3,auto")
     parser.add_argument("--policies", default="ema")

@@ -21,12 +21,13 @@ from pathlib import Path
 import compile_ahead
 import numpy as np
 import torch
+from model_options import add_model_options
 from session_on_card import COPY_BYTES_PER_S, DEVICE, at_position
 from synthetic_index import SyntheticIndex
 from triton.backends.nvidia import driver
 from triton_cache import add_options, carried
 
-from strata.formats.synth import GEOMETRIES, MIXES
+from strata.formats.synth import GEOMETRIES
 from strata.gpu.kernel_work import window_work
 from strata.gpu.kernels.dependent import IS_DEPENDENT
 from strata.gpu.model import GpuModel
@@ -98,12 +99,9 @@ def compare(model, session, rows: int, context: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--geometry", default="coder", choices=sorted(GEOMETRIES))
-    parser.add_argument("--mix", default="iq3_s", choices=sorted(MIXES))
-    parser.add_argument("--layers", type=int, default=8)
+    add_model_options(parser, num_layers=8)
     parser.add_argument("--rows", default="1,4")
     parser.add_argument("--contexts", default="4096")
-    parser.add_argument("--kv", default="f16", choices=("f16", "int8"))
     parser.add_argument("--out")
     add_options(parser)
     args = parser.parse_args()

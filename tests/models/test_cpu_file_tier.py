@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.failing_reads import failing_reads
+from tests.models.bits import read_in_all_ways, same_bits
 
 from strata import Engine, SamplingParams
 from strata.cpu.build import open_context
@@ -74,20 +75,8 @@ def whole(path: Path) -> CpuModel:
 
 def logits_of(model: CpuModel) -> np.ndarray:
     """Of a prompt of some chunks, single tokens, and windows."""
-    session = model.new_session(CAPACITY)
     tokens = np.random.default_rng(1).integers(0, model.spec.vocab_size, 200).astype(np.int32)
-    found = [session.prefill(tokens[:130])]
-    for token in tokens[130:140]:
-        found.append(session.decode(np.array([token], np.int32))[0])
-        session.commit(1)
-    for first in range(140, 164, 8):
-        found += list(session.decode(tokens[first : first + 8]))
-        session.commit(3)
-    return np.stack(found)
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(a.view(np.int32), b.view(np.int32))
+    return read_in_all_ways(model.new_session(CAPACITY), tokens[:164], 130, 10, 8, 3)
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.models.bits import read_in_all_ways, same_bits
 
 from strata import Engine, SamplingParams
 from strata.cpu.build import open_context
@@ -74,15 +75,9 @@ def made(store: Path) -> Iterator[Callable[..., CpuModel]]:
 
 def logits_of(model: CpuModel) -> np.ndarray:
     """Of a prompt, single tokens, and windows of three rows of which two are kept."""
-    session = model.new_session(CAPACITY)
-    found = [session.prefill(TOKENS[:NUM_PROMPT])]
-    for token in TOKENS[NUM_PROMPT:60]:
-        found.append(session.decode(np.array([token], np.int32))[0])
-        session.commit(1)
-    for first in range(60, 78, 3):
-        found += list(session.decode(TOKENS[first : first + 3]))
-        session.commit(2)
-    return np.stack(found)
+    return read_in_all_ways(
+        model.new_session(CAPACITY), TOKENS[:78], NUM_PROMPT, 60 - NUM_PROMPT, 3, 2
+    )
 
 
 @pytest.mark.parametrize("source", ["store", "file"])
@@ -90,7 +85,7 @@ def test_the_bits_are_those_of_memory_and_most_guesses_are_taken(made, source: s
     expected = logits_of(made(None))
     plain, ahead = made(0, source=source), made(12, source=source)
     for model in (plain, ahead):
-        assert np.array_equal(logits_of(model).view(np.int32), expected.view(np.int32))
+        assert same_bits(logits_of(model), expected)
     counts, without = ahead.expert_tier.counts(), plain.expert_tier.counts()
     # Places are given up in another order now and then, no more.
     assert abs(counts.file_reads - without.file_reads) <= without.file_reads // 50
@@ -139,7 +134,7 @@ def test_a_store_that_is_cut_off_under_reads_ahead_ends_one_request(made, store:
             session.decode(TOKENS[NUM_PROMPT : NUM_PROMPT + 1])
     finally:
         store.write_bytes(content)
-    assert np.array_equal(logits_of(model).view(np.int32), expected.view(np.int32))
+    assert same_bits(logits_of(model), expected)
 
 
 def test_what_was_foretold_of_a_limit_is_near_what_was(tmp_path: Path) -> None:
