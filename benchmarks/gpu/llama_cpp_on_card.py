@@ -11,6 +11,10 @@ Nothing of llama.cpp is part of this project, and the machine that builds it nee
     python benchmarks/gpu/llama_cpp_on_card.py build llama.tar.xz /tmp/llama --jobs 16
     strata synth /tmp/coder.gguf --geometry coder --mix iq3_s
     PYTHONPATH=/tmp/llama:src python benchmarks/gpu/llama_cpp_on_card.py measure /tmp/coder.gguf
+    ... measure /tmp/coder.gguf --vram 12288 --cpu-expert-layers 37
+
+The second has less VRAM than experts: of llama.cpp the experts of the first layers are then in RAM,
+as many as --cpu-expert-layers says; what each engine took of the card is printed beside its speed.
 
 A build can also be made elsewhere with the same CUDA (``--define GGML_NATIVE=OFF``) and packed by
 ``bundle /tmp/llama OUT.tar.xz``; unpacked, its libraries need those of CUDA on LD_LIBRARY_PATH.
@@ -41,6 +45,7 @@ from strata.engine.model_file import open_file
 from strata.engine.provenance import provenance
 from strata.engine.rival_source import ALL_LAYERS, LLAMA_CPP_PYTHON
 from strata.errors import StrataError
+from strata.units import MiB, format_bytes
 
 SEED = 20261129
 CHECK_TOKENS = 64
@@ -177,21 +182,27 @@ def measure(args: argparse.Namespace) -> None:
     report: dict[str, object] = {"model": str(path), **provenance()}
     theirs: dict[str, dict[str, float]] = {}
     logits = None
+    used_before = used_vram(args.card)
     for flash in args.flash.split(","):
         with Worker(
             LLAMA_CPP, library=LLAMA_CPP_PYTHON, model=str(path), vocab_size=vocab_size,
             threads=args.threads, context_len=context_len, has_flash_attention=flash == "on",
-            kv_format="f16", gpu_layers=ALL_LAYERS, step_tokens=args.ubatch,
+            kv_format="f16", gpu_layers=ALL_LAYERS, cpu_expert_layers=args.cpu_expert_layers,
+            step_tokens=args.ubatch,
         ) as worker:  # fmt: skip
             print(f"{worker.description}, flash attention {flash}, n_ubatch {args.ubatch}")
             theirs[flash] = rounds_of(worker, prompts, args)
             logits = worker.next_logits(prompts[0][:CHECK_TOKENS])
+            print(f"  VRAM {format_bytes(used_vram(args.card) - used_before)}")
     report["llama.cpp"] = theirs
-    settings = {"model": str(path), "device": "cuda", "context_len": context_len}
+    settings = {"model": str(path), "device": "cuda", "context_len": context_len,
+                "vram_limit": args.vram, "threads": args.threads}  # fmt: skip
+    settings = {name: value for name, value in settings.items() if value is not None}
     with Worker(STRATA, settings=settings) as worker:
         print("strata")
         ours = rounds_of(worker, prompts, args)
         own_logits = worker.next_logits(prompts[0][:CHECK_TOKENS])
+        print(f"  VRAM {format_bytes(used_vram(args.card) - used_before)}")
     report["strata"] = ours
     agreement = Agreement.of(logits[None], own_logits[None])
     report["kl"] = agreement.mean_kl
@@ -203,6 +214,13 @@ def measure(args: argparse.Namespace) -> None:
         print(f"{name:6}: strata {ours[name]:9.1f} tokens/s, llama.cpp {best:9.1f}, {ratio:.2f}x")
     if args.out:
         Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+
+
+def used_vram(card: str) -> int:
+    """Bytes taken of a card, by anyone."""
+    query = ["nvidia-smi", f"--id={card}", "--query-gpu=memory.used", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    return int(answer.split()[0]) * MiB
 
 
 def rounds_of(
@@ -250,6 +268,9 @@ def main() -> None:
     three.add_argument("--flash", default="off,on")
     three.add_argument("--rounds", type=int, default=2)
     three.add_argument("--threads", type=int, default=8)
+    three.add_argument("--card", default="0", help="of which the taken VRAM is told")
+    three.add_argument("--vram", type=int, help="MiB that strata may take")
+    three.add_argument("--cpu-expert-layers", type=int, default=0)
     three.add_argument("--out")
     three.set_defaults(run=measure)
     args = parser.parse_args()

@@ -23,6 +23,7 @@ def open_rival(setup: dict[str, Any]) -> Measured:
         has_flash_attention=setup["has_flash_attention"],
         kv_format=setup["kv_format"],
         gpu_layers=setup["gpu_layers"],
+        cpu_expert_layers=setup.get("cpu_expert_layers", 0),
         step_tokens=setup["step_tokens"],
     )
     return (SourceLlamaCpp if setup["library"] == LLAMA_CPP_PYTHON else LlamaCpp)(options)

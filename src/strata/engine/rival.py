@@ -28,10 +28,11 @@ STEP_TOKENS = 512  # n_batch and n_ubatch; the engine's own default is the same
 
 @dataclass(frozen=True, slots=True)
 class RivalOptions:
-    """How llama.cpp is set up; the last two are for ``rival_source``, whose build may have CUDA.
+    """How llama.cpp is set up; the last three are for ``rival_source``, whose build may have CUDA.
 
     Attributes:
         gpu_layers: of the model's layers, how many lie on a card.
+        cpu_expert_layers: from the first one on, how many of these keep their experts in RAM.
         step_tokens: n_batch and n_ubatch.
     """
 
@@ -42,6 +43,7 @@ class RivalOptions:
     has_flash_attention: bool
     kv_format: str = "f16"
     gpu_layers: int = 0
+    cpu_expert_layers: int = 0
     step_tokens: int = STEP_TOKENS
 
 

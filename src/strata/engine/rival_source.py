@@ -6,6 +6,7 @@ rival. Uses the C functions alone.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,11 @@ class SourceLlamaCpp:
         self._step_tokens = options.step_tokens
         model_params = library.llama_model_default_params()
         model_params.n_gpu_layers = options.gpu_layers
+        overrides = _experts_in_ram(options.cpu_expert_layers)
+        model_params.tensor_buft_overrides = ctypes.addressof(overrides)
+        if options.cpu_expert_layers:
+            # Page-locked memory, which a card copies from faster than from a mapped file.
+            model_params.load_mode = library.LLAMA_LOAD_MODE_NONE
         self._model = library.llama_model_load_from_file(str(options.model).encode(), model_params)
         params = library.llama_context_default_params()
         params.n_ctx = options.context_len
@@ -91,6 +97,25 @@ class SourceLlamaCpp:
         # Waits for the result, so it belongs to the time of the step.
         pointer = library.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(pointer, (self._vocab_size,))
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override: where tensors of such names (a pattern) lie."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("place", ctypes.c_void_p))
+
+
+def _experts_in_ram(num_layers: int) -> ctypes.Array[_Override]:
+    """What its program's --n-cpu-moe asks for, ended by an override without a pattern."""
+    from llama_cpp import _ggml
+
+    ram_of = _ggml.libggml.ggml_backend_cpu_buffer_type
+    ram_of.restype = ctypes.c_void_p
+    overrides = (_Override * (num_layers + 1))()
+    for layer in range(num_layers):
+        pattern = rf"blk\.{layer}\.ffn_(up|down|gate|gate_up)_exps"
+        overrides[layer] = _Override(pattern.encode(), ram_of())
+    return overrides
 
 
 def _library() -> Any:
