@@ -114,7 +114,9 @@ class ExpertCache:
             tier.notes, tier.ahead = self._notes, stream
         self._routed, self._request = self._mailbox.routed, self._mailbox.request
         homes = [home.blob_bytes for home in host.layers]
-        self._way_bytes = way_bytes(max(homes), options.num_stages, options.num_streamed)
+        # Where slots lend it, the room of experts on their way to prompts is theirs.
+        num_streamed = options.num_streamed if options.loans is None else 0
+        self._way_bytes = way_bytes(max(homes), options.num_stages, num_streamed)
         self._settled: tuple[Seen, int] | None = None
         self._traffic = SlotTraffic(self.residency, self._table, mover)
         self.split = Split(self._hand_off, self.layers, host.measured, is_card=is_card)
