@@ -128,8 +128,11 @@ void ExpertServer::serve(int32_t number) {
         const AnswerStatus status = compute();
         // A request that nobody waits for any more: its memory may be in use for another.
         if (is_stopping_) return;
-        box_.answer[1] = status;
-        __atomic_store_n(box_.answer, number, __ATOMIC_RELEASE);
+        // Number and status are read at once.
+        const int32_t answer[2] = {number, status};
+        int64_t both;
+        memcpy(&both, answer, sizeof both);
+        __atomic_store_n((int64_t *)box_.answer, both, __ATOMIC_RELEASE);
         if (kept_number_ >= 0) look_ahead();
     }
 }

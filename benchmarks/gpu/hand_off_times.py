@@ -41,8 +41,8 @@ def hand_off(args) -> None:
         return torch.zeros(n, dtype=dtype, device=DEVICE)
 
     state = HandOff(
-        box.data_ptr(), layout, ints(1), ints(1), ints(80), ints(81), ints(4, torch.int64),
-        ints(4, torch.int64), int(2e9),
+        box.data_ptr(), layout, ints(1), ints(1), ints(1), ints(80), ints(81),
+        ints(4, torch.int64), ints(4, torch.int64), int(2e9),
     )  # fmt: skip
     slot_of = ints(num)
     stage_of, reachable = ints(num), ints(num, torch.int64)

@@ -39,6 +39,8 @@ _TRACE_LAYERS, _TRACE_TOKENS = 6, 450
 # that a card reaches in a window (one H200, docs/performance.md).
 _LAYER_S, _CARD_SHARE = 3e-5, 0.6
 _ASKED_ONCE_S, _STAGED_ONCE_S = 1.5e-5, 2e-5
+# Of its rate, what the processor keeps at least while a link copies from the same memory.
+_LEAST_LEFT = 0.25
 _WORTH_TELLING = 1.03
 
 
@@ -285,9 +287,12 @@ class _Planner:
         idle_s = spec.top_k * size / card
         staged = Cost(_STAGED_ONCE_S + idle_s, size / machine.link + size / card)
         asked = Cost(_ASKED_ONCE_S, size / machine.pool)
+        # The processor reads as fast as memory gives; copies take of the same.
+        left = max(machine.pool - machine.link, _LEAST_LEFT * machine.pool)
+        beside = Cost(_ASKED_ONCE_S, size / left)
         return TierRates(
             size, asked, staged, idle_s, window_s + spec.num_layers * idle_s, machine.link,
-            machine.disk,
+            machine.disk, beside=beside,
         )  # fmt: skip
 
     def _regions(self, plan: MemoryPlan, places: Places) -> list[Region]:

@@ -342,7 +342,7 @@ class ExpertCache:
         size = int(np.mean([home.blob_bytes for home in self._host.layers]))
         rates = TierRates(
             size, split.asked.cost, split.staged_cost, split.idle.value or 0.0, window_s,
-            self._traffic.mover.bytes_per_s,
+            self._traffic.mover.bytes_per_s, beside=split.beside.cost,
         )  # fmt: skip
         return rates.with_reads(self._meter.read_cost)
 

@@ -6,6 +6,8 @@ costs. The arithmetic is ``tiers.share`` and ``tiers.rates``.
 
 from __future__ import annotations
 
+import math
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _STAGED_LAUNCHES = 9e-6
 # Before a processor's rate was measured, or where it cannot be.
 _UNKNOWN = Cost(2e-5, 5e-5)
+# Of a measurement at the start.
+_MOST_COPIES = 400
 # Windows between two looks at the costs.
 _LOOK_EVERY = 32
 # Copying begins, or ends, where layers then take this much less: windows are captured once more.
@@ -50,7 +54,10 @@ class Split:
         counts: how many of 0, 1, ... distinct misses of a layer are copied; never changed, but
             replaced.
         has_staging: whether windows copy any.
-        asked, staged: costs as learned; ``staged`` includes what the card does anyway.
+        asked: what the processor takes for a layer of which nothing is copied, as learned.
+        beside: the same of layers of which some are copied. Both read the same memory: where the
+            processor takes all that it gives, copies gain nothing, and only this cost tells.
+        staged: what copies take; includes what the card does anyway.
     """
 
     def __init__(
@@ -69,7 +76,8 @@ class Split:
         self._is_balanced = False
         self.counts: Ints = np.zeros(self._most + 1, np.int64)
         self.has_staging = False
-        self.asked, self.staged = CostMeter(_UNKNOWN), CostMeter(_UNKNOWN)
+        self.asked, self.beside = CostMeter(_UNKNOWN), CostMeter(_UNKNOWN)
+        self.staged = CostMeter(_UNKNOWN)
         self.idle, self.misses = Average(0.0), Average()
         self._windows = 0
         size = self._most + 1
@@ -85,9 +93,11 @@ class Split:
         if share is not None:
             self._take(np.array(fixed_counts(self._most, share)))
         elif self._is_balanced:
-            self.asked = CostMeter(self._measured(), self._top_k)
-            self.staged = CostMeter(self._measured_copy(), min(8, self.num_stages))
-            self._take(self._balanced()[0])
+            self._measure()
+            counts, seconds = self._balanced()
+            self._take(np.zeros_like(counts))
+            if self._is_worth(counts, seconds, max(1, self._top_k // 2)):
+                self._take(counts)
         else:
             self._take(np.zeros(self._most + 1, np.int64))
         self.send()
@@ -95,6 +105,7 @@ class Split:
     def learn(
         self,
         asked: tuple[Ints, Floats],
+        beside: tuple[Ints, Floats],
         staged: tuple[Ints, Floats],
         idle: Floats,
         misses: Floats,
@@ -102,17 +113,18 @@ class Split:
         """What a window's layers took.
 
         Args:
-            asked: numbers of experts the processor was asked for, and seconds until its answer.
+            asked: numbers of experts the processor was asked for where nothing was copied, and
+                seconds until its answer.
+            beside: the same where some were copied.
             staged: numbers of experts copied, and seconds until the card had computed them.
             idle: seconds until the card had computed the hits, where it copied none.
             misses: of each layer that may have any.
         """
         self._windows += 1
         self.misses.add(misses)
-        if len(asked[0]):
-            self.asked.add(*asked)
-        if len(staged[0]):
-            self.staged.add(*staged)
+        for meter, seen in ((self.asked, asked), (self.beside, beside), (self.staged, staged)):
+            if len(seen[0]):
+                meter.add(*seen)
         self.idle.add(idle)
 
     def refresh(self) -> None:
@@ -122,7 +134,8 @@ class Split:
         self._windows = 0
         counts, seconds = self._balanced()
         is_staging = bool(counts[: self._top_k + 1].any())
-        if is_staging != self.has_staging and not self._is_worth(counts, seconds):
+        typical = min(self._most, round(self.misses.value or 0.0))
+        if is_staging != self.has_staging and not self._is_worth(counts, seconds, typical):
             return
         self._take(counts)
         self.send()
@@ -132,18 +145,18 @@ class Split:
         self._host_share.numpy()[:] = self.counts
         self._hand_off.share.copy_(self._host_share, non_blocking=True)
 
-    def _is_worth(self, counts: Ints, seconds: Floats) -> bool:
+    def _is_worth(self, counts: Ints, seconds: Floats, misses: int) -> bool:
         """Whether layers take clearly less with this division than with the one there is."""
-        typical = min(self._most, round(self.misses.value or 0.0))
-        copied = int(self.counts[typical])
-        left, asked = typical - copied, self.asked.cost
-        now = max(asked.of(left), self.staged_cost.of(copied) or (self.idle.value or 0.0))
-        return float(seconds[typical]) < _WORTH * now and int(counts[typical]) != copied
+        copied = int(self.counts[misses])
+        asked = (self.beside if copied else self.asked).cost
+        by_card = self.staged_cost.of(copied) or (self.idle.value or 0.0)
+        now = max(asked.of(misses - copied), by_card)
+        return float(seconds[misses]) < _WORTH * now and int(counts[misses]) != copied
 
     def _balanced(self) -> tuple[Ints, Floats]:
         return balanced(
-            self._most, self.asked.cost, self.staged_cost, idle=self.idle.value or 0.0,
-            max_staged=self.num_stages,
+            self._most, self.asked.cost, self.staged_cost, beside=self.beside.cost,
+            idle=self.idle.value or 0.0, max_staged=self.num_stages,
         )  # fmt: skip
 
     @property
@@ -160,6 +173,26 @@ class Split:
         self.counts = counts if self.has_staging else np.zeros_like(counts)
         for tier in self._layers:
             tier.has_staging = self.has_staging
+
+    def _measure(self) -> None:
+        """What each side takes by itself, and what both take at once, which is what is divided."""
+        begun_s = time.perf_counter()
+        alone = self._measured()
+        seconds = time.perf_counter() - begun_s
+        copy, few = self._measured_copy(), min(8, self.num_stages)
+        # Copies enough to outlast the processor's measuring.
+        times = min(_MOST_COPIES, 1 + math.ceil(seconds / copy.of(few)))
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        first.record()
+        for _ in range(times):
+            self._layers[0].rehearse(few)
+        last.record()
+        beside = self._measured()
+        last.synchronize()
+        slower = max(1.0, first.elapsed_time(last) / 1e3 / times / copy.of(few))
+        self.asked = CostMeter(alone, self._top_k)
+        self.beside = CostMeter(beside, self._top_k)
+        self.staged = CostMeter(Cost(copy.once, copy.each * slower), few)
 
     def _measured_copy(self) -> Cost:
         """What it costs a layer to copy experts for itself."""

@@ -172,8 +172,10 @@ class WindowMeter:
         has_read = is_one & (since[:, _SERVED["from_file"]] > 0)
         self._learn_disk(computed[has_read], asked_s[has_read], since[has_read])
         is_plain = is_one & ~has_read
+        is_alone, is_beside = is_plain & (copied == 0), is_plain & (copied > 0)
         self._split.learn(
-            (computed[is_plain], asked_s[is_plain]),
+            (computed[is_alone], asked_s[is_alone]),
+            (computed[is_beside], asked_s[is_beside]),
             (copied[is_copied], card_s[is_copied]),
             card_s[is_idle],
             (computed + copied)[is_open].astype(np.float64),

@@ -194,14 +194,16 @@ def forecast(
         share: part of the misses that is copied; None for what ends together.
     """
     scale = expert_bytes / rates.expert_bytes
-    asked = Cost(rates.asked.once, rates.asked.each * scale)
-    staged = Cost(rates.staged.once, rates.staged.each * scale)
+    asked, staged, beside = (
+        Cost(cost.once, cost.each * scale)
+        for cost in (rates.asked, rates.staged, rates.beside or rates.asked)
+    )
     idle_s = rates.idle_s if rates.is_divided else 0.0
     most = int(demand.misses.max(initial=0))
     if not rates.is_divided:
         asked, counts = Cost(0.0, 0.0), np.zeros(most + 1, np.int64)
     elif share is None:
-        counts, _ = balanced(most, asked, staged, idle=idle_s, max_staged=NUM_STAGES)
+        counts, _ = balanced(most, asked, staged, beside=beside, idle=idle_s, max_staged=NUM_STAGES)
     else:
         counts = np.minimum(fixed_counts(most, share), NUM_STAGES)
     copied = counts[demand.misses]
@@ -209,7 +211,8 @@ def forecast(
     by_card = np.where(copied > 0, staged.once + staged.each * copied, idle_s)
     cost = rates.read
     read = np.where(demand.from_file > 0, cost.once + demand.from_file * cost.each * scale, 0.0)
-    by_host = np.where(left > 0, asked.once + asked.each * left, 0.0) + read
+    by_host = np.where(copied > 0, beside.once + beside.each * left, asked.once + asked.each * left)
+    by_host = np.where(left > 0, by_host, 0.0) + read
     ends = np.maximum(by_host, by_card)
     late = np.where(demand.misses > 0, np.maximum(0.0, ends - idle_s), 0.0)
     is_host = by_host > by_card
@@ -235,7 +238,11 @@ def faster(rates: TierRates, what: str, factor: float) -> TierRates:
     if what == "card":
         return replace(rates, window_s=rates.window_s / factor)
     if what == "processor":
-        return replace(rates, asked=Cost(rates.asked.once, rates.asked.each / factor))
+        beside = rates.beside or rates.asked
+        return replace(
+            rates, asked=Cost(rates.asked.once, rates.asked.each / factor),
+            beside=Cost(beside.once, beside.each / factor),
+        )  # fmt: skip
     if what == "link":
         return replace(rates, staged=Cost(rates.staged.once, rates.staged.each / factor))
     cost = rates.read

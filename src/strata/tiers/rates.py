@@ -132,6 +132,7 @@ class TierRates:
             with products, or began before. None: what the disk takes.
         is_divided: there is a card, which asks and copies. Otherwise ``window_s`` has products of
             experts in it, and ``asked`` and ``staged`` mean nothing.
+        beside: as ``asked``, of layers of which the card copies some; None: no other than that.
     """
 
     expert_bytes: int
@@ -144,6 +145,7 @@ class TierRates:
     read_once_s: float | None = None
     read_each_s: float | None = None
     is_divided: bool = True
+    beside: Cost | None = None
 
     @property
     def read(self) -> Cost:
@@ -177,7 +179,9 @@ class TierRates:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         told = asdict(self)
-        told["asked"], told["staged"] = self.asked._asdict(), self.staged._asdict()
+        for name in ("asked", "staged", "beside"):
+            cost = getattr(self, name)
+            told[name] = None if cost is None else cost._asdict()
         return told
 
 
@@ -206,14 +210,13 @@ def read_rates(path: Path) -> TierRates:
         told = json.loads(path.read_bytes())
         if (told["kind"], told["version"]) != (_KIND, _VERSION):
             raise ValueError(f"kind {told['kind']!r}, version {told['version']!r}")
-        asked, staged = (
-            Cost(float(told[way]["once"]), float(told[way]["each"])) for way in ("asked", "staged")
-        )
+        asked, staged = _cost(told["asked"]), _cost(told["staged"])
+        beside = None if told.get("beside") is None else _cost(told["beside"])
         link, disk, once, each = (_optional(told.get(name)) for name in _OPTIONAL)
         rates = TierRates(
             int(told["expert_bytes"]), asked, staged, float(told["idle_s"]),
             float(told["window_s"]), link, disk, once, each,
-            bool(told.get("is_divided", True)),
+            bool(told.get("is_divided", True)), beside,
         )  # fmt: skip
         _check(rates)
     except (ValueError, KeyError, TypeError) as error:
@@ -227,6 +230,10 @@ def read_rates(path: Path) -> TierRates:
 _OPTIONAL = ("link_bytes_per_s", "disk_bytes_per_s", "read_once_s", "read_each_s")
 
 
+def _cost(told: Any) -> Cost:
+    return Cost(float(told["once"]), float(told["each"]))
+
+
 def _optional(value: object) -> float | None:
     return None if value is None else float(str(value))
 
@@ -236,5 +243,8 @@ def _check(rates: TierRates) -> None:
     positive += [x for x in (rates.link_bytes_per_s, rates.disk_bytes_per_s) if x is not None]
     positive += [] if rates.read_each_s is None else [rates.read_each_s]
     others = [rates.asked.once, rates.staged.once, rates.idle_s, rates.read_once_s or 0.0]
+    if rates.beside is not None:
+        positive.append(rates.beside.each)
+        others.append(rates.beside.once)
     if not all(0 < x < 1e18 for x in positive) or not all(0 <= x < 1e3 for x in others):
         raise ValueError("a rate is zero, negative or not a number")

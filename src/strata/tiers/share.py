@@ -36,6 +36,7 @@ def balanced(
     asked: Cost,
     staged: Cost,
     *,
+    beside: Cost | None = None,
     idle: float = 0.0,
     max_staged: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -47,6 +48,8 @@ def balanced(
         max_misses: most there can be.
         asked: of the processor.
         staged: of the card, what it does for a layer anyway included.
+        beside: of the processor while the card copies, which takes of the same memory; None for the
+            same as ``asked``.
         idle: seconds the card takes for a layer of which it copies nothing.
         max_staged: most that can be copied; None for all.
 
@@ -56,7 +59,9 @@ def balanced(
     misses = np.arange(max_misses + 1)[:, None]
     copied = np.arange(max_misses + 1)[None, :]
     left = np.maximum(misses - copied, 0)
-    by_host = np.where(left > 0, asked.once + asked.each * left, 0.0)
+    busy = asked if beside is None else beside
+    by_host = np.where(copied > 0, busy.once + busy.each * left, asked.once + asked.each * left)
+    by_host = np.where(left > 0, by_host, 0.0)
     by_card = np.where(copied > 0, staged.once + staged.each * copied, idle)
     ends = np.maximum(by_host, by_card)
     limit = max_misses if max_staged is None else max_staged

@@ -20,9 +20,16 @@ DISK = 2e8
 
 
 class World:
-    """Layers whose misses take what ``ASKED`` and ``STAGED`` say."""
+    """Layers whose misses take what ``ASKED`` and ``STAGED`` say.
 
-    def __init__(self, share: float | None, seed: int = 0) -> None:
+    Args:
+        share: of the misses that is copied.
+        seed: of the routing.
+        beside: times as long as the processor takes for an expert while others are copied.
+    """
+
+    def __init__(self, share: float | None, seed: int = 0, beside: float = 1.0) -> None:
+        self.beside = beside
         self.rng = np.random.default_rng(seed)
         hand_off = SimpleNamespace(
             share=torch.zeros(8 * TOP_K + 1, dtype=torch.int32),
@@ -50,7 +57,8 @@ class World:
         copied = self.split.counts[misses]
         computed = misses - copied
         read_s = np.where(computed > 0, reads * SIZE / DISK, 0.0)
-        host_s = np.where(computed > 0, ASKED.once + ASKED.each * computed + read_s, 0.0)
+        each = np.where(copied > 0, self.beside, 1.0) * ASKED.each
+        host_s = np.where(computed > 0, ASKED.once + each * computed + read_s, 0.0)
         card_s = np.where(copied > 0, STAGED.once + STAGED.each * copied, IDLE)
         posted = np.arange(LAYERS) * 10_000_000
         begun = posted + (1e9 * card_s).astype(np.int64)
@@ -126,6 +134,20 @@ def test_the_division_follows_what_things_cost() -> None:
     assert found != before
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1
     assert all(tier.has_staging for tier in world.tiers)
+
+
+def test_copies_stop_where_they_slow_the_processor_as_much_as_they_help() -> None:
+    world = World(None, beside=3.0)
+    world.split._take(balanced(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))[0])
+    assert world.split.has_staging
+    world.split.asked.add(np.full(50, 5), np.full(50, ASKED.of(5) + TRIP))  # before they began
+    for _ in range(400):
+        world.window()
+    assert not world.split.has_staging
+    assert world.split.beside.cost.each > 2 * world.split.asked.cost.each
+    for _ in range(200):
+        world.window()
+    assert not world.split.has_staging  # what they did is remembered
 
 
 def test_a_side_that_is_of_no_use_is_left_out_of_the_launches() -> None:

@@ -28,20 +28,28 @@ def test_a_way_that_is_far_too_slow_is_not_taken():
     assert counts_of(3, Cost(1.0, 1.0), Cost(1e-6, 1e-6)) == [0, 1, 2, 3]
 
 
+def test_copies_that_take_the_processors_memory_gain_nothing():
+    # Of two, one copied leaves it one that takes as long as both; of three, two copied gain.
+    asked, staged = Cost(0.0, 1.0), Cost(0.0, 1.0)
+    assert balanced(4, asked, staged, beside=Cost(0.0, 2.0))[0].tolist() == [0, 0, 0, 2, 3]
+    assert balanced(4, asked, staged, beside=Cost(1.0, 4.0))[0].tolist() == [0] * 5
+
+
 @given(
-    st.tuples(*[st.floats(0, 3)] * 5),
+    st.tuples(*[st.floats(0, 3)] * 7),
     st.integers(0, 16),
 )
 def test_of_all_splits_that_end_first_the_one_with_fewest_copies_is_taken(
     costs: tuple[float, ...], most: int
 ) -> None:
     asked, staged, idle = Cost(*costs[:2]), Cost(*costs[2:4]), costs[4]
-    counts, seconds = balanced(12, asked, staged, idle=idle, max_staged=most)
+    beside = Cost(*costs[5:])
+    counts, seconds = balanced(12, asked, staged, beside=beside, idle=idle, max_staged=most)
     for misses in range(13):
         best, ends_first = 0, float("inf")
         for copied in range(min(misses, most) + 1):
             left = misses - copied
-            by_host = asked.once + asked.each * left if left else 0.0
+            by_host = (beside if copied else asked).of(left)
             by_card = staged.once + staged.each * copied if copied else idle
             ends = max(by_host, by_card)
             if ends < ends_first:

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.keep import choose_kept, enter_kept
-from strata.gpu.kernels.system import fence, is_too_late, nanoseconds
+from strata.gpu.kernels.system import answer_to, fence, is_too_late, nanoseconds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +42,7 @@ class HandOff:
         mailbox: address of memory the host and the card can reach.
         layout: of the mailbox.
         number: [1] int32, the last request.
+        answered: [1] int32, the last request that was answered, or given up.
         fault: [1] int32; once it is set nothing is asked for any more.
         source: [N * K] int32, IN_SLOT, ASKED or STAGED for each entry of the layer that runs.
         share: [N * K + 1] int32, how many of so many distinct misses are staged.
@@ -57,6 +58,7 @@ class HandOff:
     mailbox: int
     layout: MailboxLayout
     number: Tensor
+    answered: Tensor
     fault: Tensor
     source: Tensor
     share: Tensor
@@ -281,7 +283,8 @@ def wait(
     table = hand_off.source if keeping is None else keeping.table
     hidden = hand_off.layout.hidden_size
     _wait_kernel[(num_entries, triton.cdiv(hidden, _COLUMNS))](
-        hand_off.mailbox, hand_off.number, hand_off.fault, hand_off.source, outputs, bad,
+        hand_off.mailbox, hand_off.number, hand_off.answered, hand_off.fault, hand_off.source,
+        outputs, bad,
         hand_off.limit, hand_off.clock, layer, kept[0], kept[1], kept[3], table,
         0 if keeping is None else keeping.kept, KEEPS=keeping is not None, STAGES=stages,
         STAGE_TILE=triton.next_power_of_2(stages), OFFSETS=hand_off.layout.offsets[:-1],
@@ -291,53 +294,56 @@ def wait(
 
 @triton.jit(do_not_specialize=["limit", "layer"])
 def _wait_kernel(
-    mailbox: tl.int64, number_ptr, fault_ptr, source_ptr, outputs_ptr, bad_ptr, limit: tl.int64,
-    clock: tl.int64, layer, places_ptr, holders_ptr, coming_ptr, table_ptr, kept: tl.int64,
-    KEEPS: tl.constexpr, STAGES: tl.constexpr, STAGE_TILE: tl.constexpr, OFFSETS: tl.constexpr,
-    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
-    HAS_CLOCK: tl.constexpr,
+    mailbox: tl.int64, number_ptr, answered_ptr, fault_ptr, source_ptr, outputs_ptr, bad_ptr,
+    limit: tl.int64, clock: tl.int64, layer, places_ptr, holders_ptr, coming_ptr, table_ptr,
+    kept: tl.int64, KEEPS: tl.constexpr, STAGES: tl.constexpr, STAGE_TILE: tl.constexpr,
+    OFFSETS: tl.constexpr, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, HAS_CLOCK: tl.constexpr,
 ):  # fmt: skip
     wait_for_inputs()
     entry = tl.program_id(0)
+    offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    is_first = (entry == 0) & (tl.program_id(1) == 0)
     if HAS_CLOCK:
         clock_ptr = clock.to(tl.pointer_type(tl.int64)) + layer * 3
-        if (entry == 0) & (tl.program_id(1) == 0):
+        if is_first:
             tl.store(clock_ptr + 1, nanoseconds())
-    if KEEPS:  # noqa: SIM102 - likewise
-        if (entry == 0) & (tl.program_id(1) == 0):
+    if KEEPS:  # noqa: SIM102 - the compiler's condition, the other one the card's
+        if is_first:
             enter_kept(
                 layer, places_ptr, holders_ptr, coming_ptr, table_ptr, kept, STAGES, STAGE_TILE
             )
-    if (tl.load(source_ptr + entry) == _ASKED) & (tl.load(fault_ptr) == 0):
-        number = tl.load(number_ptr)
+    number = tl.load(number_ptr)
+    is_asked = tl.load(source_ptr + entry) == _ASKED
+    has_fault = tl.load(fault_ptr) != 0
+    # The first program looks over the link for all: looks of many keep the answer from coming
+    # through. Programs begin in their order, so nobody waits for one that has no place to run.
+    if is_first & (has_fault == 0) & (tl.load(answered_ptr) != number):
         told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
         answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
-        offs = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        # One thread looks and speaks for all: columns without values mean a fault.
-        # What it acquired is seen by those that meet it at the barrier; a fence of every thread's
-        # would take a turn of the link each.
-        is_late = tl.max(is_too_late(answer_ptr, number, nanoseconds() + limit) + offs * 0, 0)
-        tl.debug_barrier()
-        if HAS_CLOCK:  # noqa: SIM102 - the compiler's, the other one the card's
-            if tl.program_id(1) == 0:
-                tl.store(clock_ptr + 2, nanoseconds())
-        # After the barrier plain loads see what the host wrote, and a warp's are one transaction;
-        # volatile ones would be one for each value.
-        status = tl.load(answer_ptr + 1)
-        if is_late != 0:
+        status = tl.max(answer_to(answer_ptr, number, nanoseconds() + limit) + offs * 0, 0)
+        if HAS_CLOCK:
+            tl.store(clock_ptr + 2, nanoseconds())
+        if status == 1:
+            tl.store(bad_ptr, 1)
+        elif status == -1:
             tl.store(fault_ptr, 1)
             tl.store(told_ptr, 1)
-        elif status == 1:
-            tl.store(bad_ptr, 1)
         elif status != 0:
             tl.store(fault_ptr, 2)
             tl.store(told_ptr, 2)
-        is_copied = (offs < HIDDEN) & (is_late == 0)
-        # Said to be aligned, four values are read at once.
+        tl.debug_barrier()
+        tl.atomic_xchg(answered_ptr, number, sem="release")
+    if is_asked & (has_fault == 0):
+        # Longer than the first one waits.
+        is_late = tl.max(is_too_late(answered_ptr, number, nanoseconds() + 2 * limit) + offs * 0, 0)
+        tl.debug_barrier()
+        has_come = (is_late == 0) & (tl.load(fault_ptr, volatile=True) == 0)
+        # After the barrier plain loads see what the host wrote, and a warp's are one transaction;
+        # volatile ones would be one for each value. Said to be aligned, four are read at once.
         here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
         here_ptr = tl.multiple_of(here_ptr, 16)
         at = entry.to(tl.int64) * HIDDEN + offs
-        values = tl.load(here_ptr + at, mask=is_copied, other=0.0)
+        values = tl.load(here_ptr + at, mask=(offs < HIDDEN) & has_come, other=0.0)
         # Without an answer the sum is of no use, but it is a number.
         tl.store(outputs_ptr + at, values, mask=offs < HIDDEN)
 
