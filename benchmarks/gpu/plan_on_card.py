@@ -26,6 +26,7 @@ from synthetic_index import SyntheticIndex
 from tiers_on_card import shares_of, tiered
 from triton_cache import add_options, carried
 
+from strata.engine.sampler import SamplingParams
 from strata.formats.synth import GEOMETRIES
 from strata.gpu.memory_plan import DRIVER_BYTES
 from strata.gpu.slot_plan import ADMISSIONS
@@ -50,13 +51,14 @@ def limited(model, slots_a_layer: int) -> None:
 
 
 def decode(session, tokens: int) -> np.ndarray:
-    """Seconds of each window of one row."""
+    """Seconds of each window of one row, whose token the card picks."""
     rng = np.random.default_rng(3)
     ids = rng.integers(0, session._spec.vocab_size, tokens).astype(np.int32)
     begins = []
+    session.picker.begin(SamplingParams(temperature=0.0), [])
     for token in ids:
         begins.append(time.perf_counter())
-        session.decode(np.array([token]))
+        session.picker.decode(np.array([token]))
         session.commit(1)
     return np.diff(np.array([*begins, time.perf_counter()]))
 

@@ -37,6 +37,7 @@ from triton_cache import add_options, carried
 
 from strata.cpu.build import open_context
 from strata.cpu.expert_arena import ExpertArena
+from strata.engine.sampler import SamplingParams
 from strata.formats.synth import GEOMETRIES
 from strata.gpu.expert_cache import CacheOptions
 from strata.gpu.loan_plan import LoanRules
@@ -161,17 +162,19 @@ def bring_all(cache) -> None:
 
 
 def decode(session, tokens: int, cache=None) -> tuple[float, dict]:
-    """Milliseconds a window of one row, median of the second half; what was served there."""
+    """Milliseconds a window of one row whose token the card picks, as the decode loop runs it:
+    median of the second half; what was served there."""
     rng = np.random.default_rng(3)
     vocab = session._spec.vocab_size
     walls, before = [], None
+    session.picker.begin(SamplingParams(temperature=0.0), [])
     for number in range(tokens):
         if number == tokens // 2 and cache is not None:
             before, moved = cache.counts().sum(axis=0), cache.moved_bytes
             counted = cache.tier_counts()
         token = rng.integers(0, vocab, 1).astype(np.int32)
         begin = time.perf_counter()
-        session.decode(token)
+        session.picker.decode(token)
         session.commit(1)
         walls.append(time.perf_counter() - begin)
     told = {}
