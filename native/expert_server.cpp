@@ -212,9 +212,11 @@ bool ExpertServer::run_groups(const ExpertLayer &layer, const Activations &x, co
                            (int32_t *)sums_.get()};
     const int64_t up_panels = num_panels(size), down_panels = num_panels(hidden);
     const int64_t offsets[] = {0, role_offset(layer, 1), role_offset(layer, 2)};
-    Queue up_queue(num_groups * 2 * up_panels), down_queue(num_groups * down_panels);
     const int64_t up_piece = piece_of(panel_bytes(layer.formats[0], hidden), x.rows);
     const int64_t down_piece = piece_of(panel_bytes(layer.formats[2], size), x.rows);
+    const int num_threads = ctx_.pool.num_threads();
+    Queue up_queue(num_groups * 2 * up_panels, up_piece, num_threads);
+    Queue down_queue(num_groups * down_panels, down_piece, num_threads);
     std::atomic<bool> is_bad{false};
     for (int64_t g = 0; g < num_groups; g++) {
         progress_[g].panels_left.store(2 * up_panels, std::memory_order_relaxed);
@@ -226,9 +228,9 @@ bool ExpertServer::run_groups(const ExpertLayer &layer, const Activations &x, co
             if (!ctx_.products.quantize(h, entry, entry + 1)) is_bad = true;
         }
     };
-    ctx_.pool.run([&](int, int) {
+    ctx_.pool.run([&](int thread, int) {
         Range range;
-        while (up_queue.take(up_piece, range))
+        for (bool has = up_queue.own(up_piece, thread, range); has; has = up_queue.take(up_piece, range))
             for_each_run(up_panels, range.begin, range.end, [&](int64_t i, int64_t begin, int64_t end) {
                 const Group &group = groups[i / 2];
                 const int role = i % 2;
@@ -242,7 +244,7 @@ bool ExpertServer::run_groups(const ExpertLayer &layer, const Activations &x, co
                 apply_gate(group);
                 progress.is_gated.store(true, std::memory_order_release);
             });
-        while (down_queue.take(down_piece, range))
+        for (bool has = down_queue.own(down_piece, thread, range); has; has = down_queue.take(down_piece, range))
             for_each_run(down_panels, range.begin, range.end, [&](int64_t i, int64_t begin, int64_t end) {
                 const Group &group = groups[i];
                 const bool is_single = group.num == 1;

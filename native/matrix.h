@@ -56,10 +56,17 @@ struct Input {
 class Queue {
   public:
     explicit Queue(int64_t total) : total_(total) {}
+    // The first `num_threads` pieces belong to the threads by number: they need not ask one after the other.
+    Queue(int64_t total, int64_t piece, int num_threads) : next_(piece * num_threads), total_(total) {}
     // Not while it is in use.
     void reset(int64_t total) {
         next_ = 0;
         total_ = total;
+    }
+    // The piece of a thread that belongs to it; false if there is none.
+    bool own(int64_t piece, int thread, Range &range) const {
+        range = {piece * thread, std::min(piece * (thread + 1), total_)};
+        return range.begin < total_;
     }
     bool take(int64_t piece, Range &range) {
         // Every thread comes once too often: a look costs less than all of them writing once more.

@@ -41,7 +41,7 @@ def hand_off(args) -> None:
         return torch.zeros(n, dtype=dtype, device=DEVICE)
 
     state = HandOff(
-        box.data_ptr(), layout, ints(1), ints(1), ints(1), ints(80), ints(81),
+        box.data_ptr(), layout, ints(1), ints(2), ints(1), ints(80), ints(81),
         ints(4, torch.int64), ints(4, torch.int64), int(2e9),
     )  # fmt: skip
     slot_of = ints(num)

@@ -62,7 +62,9 @@ def test_windows_are_counted_as_they_were(tiered, monkeypatch, share: float) -> 
     assert rates is not None
     assert rates.window_s > 0
     assert rates.asked.each > 0
-    assert cache.split.asked.weight > 0
+    assert (cache.split.beside.weight > 0) == (share > 0)
+    assert (rates.beside is None) == (share == 0)
+    assert (cache.split.asked.weight > 0) == (share == 0)  # of two misses one is copied
     assert (cache.split.staged.weight > 0) == (share > 0)
 
 

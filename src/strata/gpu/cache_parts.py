@@ -96,7 +96,7 @@ class Mailbox:
             mailbox=self.address,
             layout=self.layout,
             number=zeros(1),
-            answered=zeros(1),
+            answered=zeros(2),
             fault=zeros(1),
             source=zeros(entries),
             share=zeros(entries + 1),

@@ -341,8 +341,8 @@ class ExpertCache:
             return None
         size = int(np.mean([home.blob_bytes for home in self._host.layers]))
         rates = TierRates(
-            size, split.asked.cost, split.staged_cost, split.idle.value or 0.0, window_s,
-            self._traffic.mover.bytes_per_s, beside=split.beside.cost,
+            size, split.asked_cost, split.staged_cost, split.idle.value or 0.0, window_s,
+            self._traffic.mover.bytes_per_s, beside=split.beside_cost,
         )  # fmt: skip
         return rates.with_reads(self._meter.read_cost)
 

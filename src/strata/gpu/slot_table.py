@@ -48,6 +48,8 @@ class SlotTable:
         self._on_host = torch.zeros(shape, dtype=torch.int32, pin_memory=is_card)
         self._on_host.fill_(-1)
         self._layers = np.arange(layout.num_layers)[:, None]
+        # The table as it is to be sent next, followed change by change: most of it stays.
+        self._places = np.full(shape, -1, np.int32)
 
     @property
     def on_host(self) -> NDArray[np.int32]:
@@ -82,14 +84,13 @@ class SlotTable:
 
     def num_held(self) -> list[int]:
         """[L] experts whose bytes lie in slots."""
-        is_held = np.zeros(self.on_card.shape, np.bool_)
-        is_held.reshape(-1)[self._held[self._held != EMPTY]] = True
-        found: list[int] = is_held.sum(axis=1).tolist()
+        found: list[int] = np.count_nonzero(self._places >= 0, axis=1).tolist()
         return found
 
     def give_up(self, slots: NDArray[np.int64]) -> None:
         """These slots are about to be written: nobody is found there any more."""
         self._is_sent = False
+        self._leave(slots)
         self._held[slots] = EMPTY
 
     def enter(
@@ -97,7 +98,23 @@ class SlotTable:
     ) -> None:
         """The bytes of these experts are in these slots."""
         self._is_sent = False
+        slots, keys = np.asarray(slots, np.int64), np.asarray(keys, np.int64)
+        self._leave(slots)
         self._held[slots] = keys
+        self._places.reshape(-1)[keys] = self._place_of(slots, keys)
+
+    def _leave(self, slots: NDArray[np.int64]) -> None:
+        """Whoever is in these slots is found there no more."""
+        is_held = self._held[slots] != EMPTY
+        slots = slots[is_held]
+        keys = self._held[slots]
+        places = self._places.reshape(-1)
+        places[keys[places[keys] == self._place_of(slots, keys)]] = -1
+
+    def _place_of(self, slots: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of slots among those of the layers that the keys belong to."""
+        found: NDArray[np.int64] = slots - self.first_slots[keys // self.on_card.shape[1]]
+        return found
 
     def has(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[L, N] whether experts ids [L, N] of each layer are in the table that was sent last."""
@@ -111,10 +128,6 @@ class SlotTable:
         """
         if self._is_sent:
             return
-        slots = np.flatnonzero(self._held != EMPTY)
-        layers, experts = np.divmod(self._held[slots], self.on_card.shape[1])
-        table = self._on_host.numpy()
-        table[:] = -1
-        table[layers, experts] = slots - self.first_slots[layers]
+        self._on_host.numpy()[:] = self._places
         self.on_card.copy_(self._on_host, non_blocking=True)
         self._is_sent = True

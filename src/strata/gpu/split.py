@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from strata.gpu.graphs import captured
 from strata.gpu.profile import card_seconds
 from strata.tiers.rates import Average, CostMeter
 from strata.tiers.share import Cost, balanced, fixed_counts
@@ -73,7 +74,7 @@ class Split:
         self._most = len(hand_off.share) - 1
         self.num_stages = len(hand_off.sources)
         self._top_k = hand_off.layout.top_k
-        self._is_balanced = False
+        self._is_balanced = self._is_measured = False
         self.counts: Ints = np.zeros(self._most + 1, np.int64)
         self.has_staging = False
         self.asked, self.beside = CostMeter(_UNKNOWN), CostMeter(_UNKNOWN)
@@ -160,6 +161,17 @@ class Split:
         )  # fmt: skip
 
     @property
+    def asked_cost(self) -> Cost:
+        """What the processor takes by itself; beside copies where only that was seen."""
+        is_known = self._is_measured or self.asked.weight or not self.beside.weight
+        return (self.asked if is_known else self.beside).cost
+
+    @property
+    def beside_cost(self) -> Cost | None:
+        """What it takes beside copies; None where nobody knows."""
+        return self.beside.cost if self._is_measured or self.beside.weight else None
+
+    @property
     def staged_cost(self) -> Cost:
         """What copies cost, hits included; as measured at the start before any were seen."""
         cost = self.staged.cost
@@ -179,25 +191,23 @@ class Split:
         begun_s = time.perf_counter()
         alone = self._measured()
         seconds = time.perf_counter() - begun_s
-        copy, few = self._measured_copy(), min(8, self.num_stages)
+        # As graphs: launched one by one they would take as long as the host takes to launch.
+        few, many = 1, max(2, min(8, self.num_stages))
+        copies = {num: captured(partial(self._layers[0].rehearse, num)) for num in (few, many)}
+        copy_s = {num: card_seconds(graph.replay, 8) for num, graph in copies.items()}
         # Copies enough to outlast the processor's measuring.
-        times = min(_MOST_COPIES, 1 + math.ceil(seconds / copy.of(few)))
+        times = min(_MOST_COPIES, 1 + math.ceil(seconds / copy_s[many]))
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         first.record()
         for _ in range(times):
-            self._layers[0].rehearse(few)
+            copies[many].replay()
         last.record()
         beside = self._measured()
         last.synchronize()
-        slower = max(1.0, first.elapsed_time(last) / 1e3 / times / copy.of(few))
+        slower = max(1.0, first.elapsed_time(last) / 1e3 / times / copy_s[many])
+        each = max(1e-7, (copy_s[many] - copy_s[few]) / (many - few))
+        once = max(0.0, copy_s[few] - each) + _STAGED_LAUNCHES
+        self._is_measured = True
         self.asked = CostMeter(alone, self._top_k)
         self.beside = CostMeter(beside, self._top_k)
-        self.staged = CostMeter(Cost(copy.once, copy.each * slower), few)
-
-    def _measured_copy(self) -> Cost:
-        """What it costs a layer to copy experts for itself."""
-        few, many = 1, max(2, min(8, self.num_stages))
-        seconds = {num: card_seconds(partial(self._layers[0].rehearse, num), 8)
-                   for num in (few, many)}  # fmt: skip
-        each = max(1e-7, (seconds[many] - seconds[few]) / (many - few))
-        return Cost(max(0.0, seconds[few] - each) + _STAGED_LAUNCHES, each)
+        self.staged = CostMeter(Cost(once, each * slower), many)

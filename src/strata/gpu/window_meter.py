@@ -188,6 +188,6 @@ class WindowMeter:
         """What layers took beyond computing is what their reads took."""
         if not len(computed):
             return
-        cost = self._split.asked.cost
+        cost = self._split.asked_cost
         beyond = np.maximum(seconds - (cost.once + cost.each * computed), 1e-6)
         self._read.add(since[:, _SERVED["from_file"]], beyond)

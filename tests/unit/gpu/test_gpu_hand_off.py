@@ -23,7 +23,7 @@ class Made:
         zeros = {
             name: torch.zeros(num, dtype=dtype, device=device)
             for name, num, dtype in [
-                ("number", 1, torch.int32), ("answered", 1, torch.int32),
+                ("number", 1, torch.int32), ("answered", 2, torch.int32),
                 ("fault", 1, torch.int32),
                 ("source", TOP_K, torch.int32), ("share", TOP_K + 1, torch.int32),
                 ("sources", STAGES, torch.int64), ("factors", STAGES, torch.int64),

@@ -35,7 +35,7 @@ class Card:
             return torch.zeros(num, dtype=dtype, device=device)
 
         self.hand_off = HandOff(
-            self.box.data_ptr(), self.mailbox, zeros(1), zeros(1), zeros(1), zeros(entries),
+            self.box.data_ptr(), self.mailbox, zeros(1), zeros(2), zeros(1), zeros(entries),
             zeros(entries + 1), zeros(STAGES, torch.int64), zeros(STAGES, torch.int64), 10**8,
             keeping=self.keeper.keeping,
         )  # fmt: skip

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from strata.gpu.kernels.dependent import LAUNCH_AFTER, wait_for_inputs
 from strata.gpu.kernels.keep import choose_kept, enter_kept
-from strata.gpu.kernels.system import answer_to, fence, is_too_late, nanoseconds
+from strata.gpu.kernels.system import answer_to, fence, nanoseconds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class HandOff:
         mailbox: address of memory the host and the card can reach.
         layout: of the mailbox.
         number: [1] int32, the last request.
-        answered: [1] int32, the last request that was answered, or given up.
+        answered: [2] int32, the last request that was answered, and whether that was a fault.
         fault: [1] int32; once it is set nothing is asked for any more.
         source: [N * K] int32, IN_SLOT, ASKED or STAGED for each entry of the layer that runs.
         share: [N * K + 1] int32, how many of so many distinct misses are staged.
@@ -321,29 +321,28 @@ def _wait_kernel(
         told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
         answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
         status = tl.max(answer_to(answer_ptr, number, nanoseconds() + limit) + offs * 0, 0)
+        answered_at = nanoseconds()
+        fault = tl.where(status == -1, 1, tl.where(status > 1, 2, 0))
+        both = (fault.to(tl.int64) << 32) | (number.to(tl.int64) & 0xFFFFFFFF)
+        tl.atomic_xchg(answered_ptr.to(tl.pointer_type(tl.int64)), both, sem="release")
+        # The others wait for nothing of this.
         if HAS_CLOCK:
-            tl.store(clock_ptr + 2, nanoseconds())
+            tl.store(clock_ptr + 2, answered_at)
         if status == 1:
             tl.store(bad_ptr, 1)
-        elif status == -1:
-            tl.store(fault_ptr, 1)
-            tl.store(told_ptr, 1)
-        elif status != 0:
-            tl.store(fault_ptr, 2)
-            tl.store(told_ptr, 2)
-        tl.debug_barrier()
-        tl.atomic_xchg(answered_ptr, number, sem="release")
+        if fault != 0:
+            tl.store(fault_ptr, fault)
+            tl.store(told_ptr, fault)
     if is_asked & (has_fault == 0):
         # Longer than the first one waits.
-        is_late = tl.max(is_too_late(answered_ptr, number, nanoseconds() + 2 * limit) + offs * 0, 0)
+        fault = tl.max(answer_to(answered_ptr, number, nanoseconds() + 2 * limit) + offs * 0, 0)
         tl.debug_barrier()
-        has_come = (is_late == 0) & (tl.load(fault_ptr, volatile=True) == 0)
         # After the barrier plain loads see what the host wrote, and a warp's are one transaction;
         # volatile ones would be one for each value. Said to be aligned, four are read at once.
         here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
         here_ptr = tl.multiple_of(here_ptr, 16)
         at = entry.to(tl.int64) * HIDDEN + offs
-        values = tl.load(here_ptr + at, mask=(offs < HIDDEN) & has_come, other=0.0)
+        values = tl.load(here_ptr + at, mask=(offs < HIDDEN) & (fault == 0), other=0.0)
         # Without an answer the sum is of no use, but it is a number.
         tl.store(outputs_ptr + at, values, mask=offs < HIDDEN)
 

@@ -25,16 +25,11 @@ if INTERPRETED:
         now = np.array([time.monotonic_ns()], np.int64)
         return tl.core.tensor(TensorHandle(now, tl.int64), tl.int64)
 
-    def is_too_late(pointer, number, end):
-        """Waits until ``number`` is at ``pointer``; 1 if it was not at the time ``end``."""
-        while (tl.load(pointer) != number) & (nanoseconds() < end):
-            pass
-        return (tl.load(pointer) != number).to(tl.int32)
-
     def answer_to(pointer, number, end):
         """Waits until ``number`` is at ``pointer``; the number behind it, -1 if it was too late."""
-        late = is_too_late(pointer, number, end)
-        return tl.where(late != 0, -1, tl.load(pointer + 1))
+        while (tl.load(pointer) != number) & (nanoseconds() < end):
+            pass
+        return tl.where(tl.load(pointer) == number, tl.load(pointer + 1), -1)
 
 else:
 
@@ -60,45 +55,13 @@ else:
         return cuda.globaltimer()
 
     @triton.jit
-    def is_too_late(pointer, number, end):
-        """Waits until ``number`` is at ``pointer``; 1 in thread 0 if it was not by ``end``.
-
-        Thread 0 alone looks. Whoever needs the result asks for the maximum of all threads, which
-        also makes them wait.
-        """
-        return tl.inline_asm_elementwise(
-            """{
-            .reg .pred p;
-            .reg .u32 found;
-            .reg .s64 now;
-            mov.u32 $0, 0;
-            mov.u32 found, %tid.x;
-            setp.ne.u32 p, found, 0;
-            @p bra DONE;
-            LOOK:
-            ld.acquire.sys.global.u32 found, [$1];
-            setp.eq.u32 p, found, $2;
-            @p bra DONE;
-            mov.u64 now, %globaltimer;
-            setp.lt.s64 p, now, $3;
-            @p bra LOOK;
-            mov.u32 $0, 1;
-            DONE:
-            bar.warp.sync 0xffffffff;
-            }""",
-            "=&r,l,r,l",
-            [pointer, number, end],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-
-    @triton.jit
     def answer_to(pointer, number, end):
         """Waits until ``number`` is at ``pointer``; in thread 0 the number behind it, or -1.
 
         -1: it was not there by ``end``. Both are read at once, since each look is a turn of the
-        link. Other threads have the least integer, so the maximum of all is thread 0's.
+        link, and by one thread: looks of thousands keep the answer from coming through. The others
+        have the least integer; whoever needs the result asks for the maximum of all threads, which
+        also makes them wait.
         """
         return tl.inline_asm_elementwise(
             """{
