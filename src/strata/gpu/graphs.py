@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import torch
 from strata.gpu.buffers import input_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from strata.gpu.buffers import WindowBuffers
     from strata.gpu.window import Window, WindowShape
@@ -100,6 +102,21 @@ def captured(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
         launch()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    # What other threads ask of the card meanwhile does not end the capture.
+    mode = "thread_local"
+    with uncollected(), torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
         launch()
     return graph
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected: a graph of a conversation that is over would be freed in the middle
+    of a capture, which the card then refuses."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -149,22 +149,28 @@ class Split:
     def _is_worth(self, counts: Ints, seconds: Floats, misses: int) -> bool:
         """Whether layers take clearly less with this division than with the one there is."""
         copied = int(self.counts[misses])
-        asked = (self.beside if copied else self.asked).cost
+        asked = self.beside.cost if copied else self.asked_cost
         by_card = self.staged_cost.of(copied) or (self.idle.value or 0.0)
         now = max(asked.of(misses - copied), by_card)
         return float(seconds[misses]) < _WORTH * now and int(counts[misses]) != copied
 
     def _balanced(self) -> tuple[Ints, Floats]:
         return balanced(
-            self._most, self.asked.cost, self.staged_cost, beside=self.beside.cost,
+            self._most, self.asked_cost, self.staged_cost, beside=self.beside.cost,
             idle=self.idle.value or 0.0, max_staged=self.num_stages,
         )  # fmt: skip
 
     @property
     def asked_cost(self) -> Cost:
-        """What the processor takes by itself; beside copies where only that was seen."""
-        is_known = self._is_measured or self.asked.weight or not self.beside.weight
-        return (self.asked if is_known else self.beside).cost
+        """What the processor takes by itself; beside copies where only that was seen, or less."""
+        alone, beside = self.asked.cost, self.beside_cost
+        if beside is None:
+            return alone
+        is_known = self._is_measured or self.asked.weight > 0
+        typical = max(1, self._top_k // 2)
+        # Alone it cannot take longer: what was measured at the start was disturbed then, and would
+        # never be found out where some are always copied.
+        return alone if is_known and alone.of(typical) <= beside.of(typical) else beside
 
     @property
     def beside_cost(self) -> Cost | None:

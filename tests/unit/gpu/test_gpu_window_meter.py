@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 from strata.gpu.split import Split  # noqa: E402
 from strata.gpu.window_meter import Seen, WindowMeter  # noqa: E402
 from strata.tiers.hand_off import SERVED  # noqa: E402
+from strata.tiers.rates import CostMeter  # noqa: E402
 from strata.tiers.share import Cost, balanced  # noqa: E402
 
 LAYERS, EXPERTS, TOP_K, SIZE, STAGES = 12, 64, 10, 1000, 16
@@ -148,6 +149,20 @@ def test_copies_stop_where_they_slow_the_processor_as_much_as_they_help() -> Non
     for _ in range(200):
         world.window()
     assert not world.split.has_staging  # what they did is remembered
+
+
+def test_a_measurement_that_was_disturbed_is_found_out() -> None:
+    world = World(None)
+    # The processor was busy with something else as it was measured alone, so some of a layer's
+    # misses would always be copied, and what it takes alone would never be seen.
+    split = world.split
+    split._is_measured = True
+    split.asked, split.beside = CostMeter(Cost(2e-3, 1e-7)), CostMeter(Cost(4e-5, 7e-5))
+    split._take(split._balanced()[0])
+    for _ in range(400):
+        world.window()
+    assert split.asked.weight > 0
+    assert split.asked_cost.of(1) == pytest.approx(ASKED.of(1) + TRIP, rel=0.1)
 
 
 def test_a_side_that_is_of_no_use_is_left_out_of_the_launches() -> None:
