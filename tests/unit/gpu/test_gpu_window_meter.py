@@ -50,8 +50,19 @@ class World:
         )  # fmt: skip
         self.now_s = 0.0
 
-    def window(self, *, runs: int = 1, reads: int = 0, busy_s: float = 4e-3) -> None:
-        """One of one row; ``runs``: times it was served; ``reads``: of a file, each layer."""
+    def window(
+        self, *, runs: int = 1, reads: int = 0, busy_s: float = 4e-3, slots_s: float = IDLE,
+        held_up_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """One of one row.
+
+        Args:
+            runs: times it was served.
+            reads: of a file, each layer.
+            busy_s: without layers.
+            slots_s: what hits take.
+            held_up_s: how much longer one answer in twelve takes, which the host does not see.
+        """
         ids = np.stack([self.rng.permutation(EXPERTS)[:TOP_K] for _ in range(LAYERS)])
         is_hit = self.rng.random((LAYERS, TOP_K)) < 0.5
         misses = TOP_K - is_hit.sum(axis=1)
@@ -60,10 +71,11 @@ class World:
         read_s = np.where(computed > 0, reads * SIZE / DISK, 0.0)
         each = np.where(copied > 0, self.beside, 1.0) * ASKED.each
         host_s = np.where(computed > 0, ASKED.once + each * computed + read_s, 0.0)
-        card_s = np.where(copied > 0, STAGED.once + STAGED.each * copied, IDLE)
+        card_s = np.where(copied > 0, STAGED.once + STAGED.each * copied, slots_s)
         posted = np.arange(LAYERS) * 10_000_000
         begun = posted + (1e9 * card_s).astype(np.int64)
-        answered = posted + (1e9 * (host_s + TRIP)).astype(np.int64)
+        late_s = held_up_s * (np.arange(LAYERS) == self.rng.integers(LAYERS))
+        answered = posted + (1e9 * (host_s + TRIP + late_s)).astype(np.int64)
         rows = {
             "requests": (computed > 0) * runs, "experts": computed * runs,
             "nanoseconds": (1e9 * host_s * runs).astype(np.int64),
@@ -135,6 +147,15 @@ def test_the_division_follows_what_things_cost() -> None:
     assert found != before
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1
     assert all(tier.has_staging for tier in world.tiers)
+
+
+def test_answers_that_are_held_up_do_not_make_the_processor_slow() -> None:
+    world, held_up_s = World(0.0), 4e-4
+    for _ in range(300):
+        # Slots take longer than nearly every answer: of the layers that wait most were held up.
+        world.window(slots_s=4.5e-4, held_up_s=held_up_s)
+    expected = ASKED.of(5) + TRIP + held_up_s / LAYERS
+    assert world.split.asked.cost.of(5) == pytest.approx(expected, rel=0.05)
 
 
 def test_copies_stop_where_they_slow_the_processor_as_much_as_they_help() -> None:
