@@ -16,6 +16,9 @@ Nothing of llama.cpp is part of this project, and the machine that builds it nee
 The second has less VRAM than experts: of llama.cpp the experts of the first layers are then in RAM,
 as many as --cpu-expert-layers says; what each engine took of the card is printed beside its speed.
 
+Where a static libstdc++ is linked into the CUDA library, loading a model ends in a segmentation
+fault, since the other libraries find parts of it there first; LD_PRELOAD=libstdc++.so.6 helps.
+
 A build can also be made elsewhere with the same CUDA (``--define GGML_NATIVE=OFF``) and packed by
 ``bundle /tmp/llama OUT.tar.xz``; unpacked, its libraries need those of CUDA on LD_LIBRARY_PATH.
 
