@@ -291,6 +291,7 @@ def main() -> None:
     geometry = replace(GEOMETRIES[args.geometry], num_layers=args.layers)
     with carried(args), tempfile.TemporaryDirectory() as folder:
         args.store = args.store or Path(folder)
+        args.store.mkdir(parents=True, exist_ok=True)
         index = SyntheticIndex(geometry, args.mix, Path(folder))
         compiling = compile_ahead.start(
             args, rows="1", contexts=str(args.tokens), prompts=lengths, has_tiers=True
