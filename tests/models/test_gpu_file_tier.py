@@ -118,6 +118,26 @@ def test_the_complement_in_memory_reads_no_file(single, tokens, made: Made) -> N
     assert after.kept > before.kept
 
 
+def test_what_copies_take_is_measured_with_experts_the_card_can_read(made: Made) -> None:
+    keys = np.array([0, 3, 2]) + EXPERTS  # of layer 1 alone
+    model, host = made.model(keys=keys, num_places=2)
+    cache = model.experts
+    assert [tier.num_reachable for tier in cache.layers[:2]] == [0, 3]
+    best = cache.split._best_reached
+    assert best is cache.layers[1]
+    places = host.tier.kept_addresses[1] + np.arange(3) * best.home.blob_bytes
+    for num in (3, 2):
+        best.name_first(num)
+        best.rehearse()
+        assert cache._hand_off.sources.tolist() == [*places[:num].tolist(), *[0] * (3 - num)]
+    # The same bytes that come to a slot of the layer.
+    slots, blobs = best.slots, best.staged.blobs
+    (expert,) = np.flatnonzero(cache._table.on_host[1] >= 0).tolist()
+    assert expert == 0
+    assert (blobs[0] == slots.blobs[0]).all()
+    assert blobs[0].any()
+
+
 def test_a_disk_error_ends_the_request_and_the_next_is_right(single, tokens, made: Made) -> None:
     model, host = made.model(keys=NONE, num_places=2)
     session = model.new_session(16)

@@ -172,11 +172,21 @@ class LayerTier:
         self._fetch(self._jobs)
         return self.staged
 
-    def rehearse(self, num: int) -> None:
-        """Copies the first experts to staging slots as a window would, to see what it takes."""
-        self._hand_off.sources.zero_()
-        self._hand_off.sources[:num] = self._reachable[:num]
+    @property
+    def num_reachable(self) -> int:
+        """Experts that the card can read where they are."""
+        return int(np.count_nonzero(self.reachable))
+
+    def name_first(self, num: int) -> None:
+        """Has ``rehearse`` copy the first experts that can be: so many, at most ``num_stages``."""
+        sources = torch.zeros(self.num_stages, dtype=torch.int64)
+        addresses = torch.from_numpy(self.reachable[self.reachable != 0][:num])
+        sources[: len(addresses)] = addresses
+        self._hand_off.sources.copy_(sources)
         self._hand_off.factors.fill_(self.factors.data_ptr())
+
+    def rehearse(self) -> None:
+        """Copies what was named to staging slots as a window would, to see what it takes."""
         self._fetch(self._jobs)
 
     def _fetch(self, jobs: Jobs) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 _STAGED_LAUNCHES = 9e-6
 # Before a processor's rate was measured, or where it cannot be.
 _UNKNOWN = Cost(2e-5, 5e-5)
-# Of a measurement at the start.
-_MOST_COPIES = 400
+# Of a measurement at the start: experts copied at once, and how often while the processor is busy.
+_MEASURED_COPIES, _MOST_COPIES = 8, 400
 # Windows between two looks at the costs.
 _LOOK_EVERY = 32
 # Copying begins, or ends, where layers then take this much less: windows are captured once more.
@@ -90,7 +89,9 @@ class Split:
         Raises:
             SettingsError: not a share.
         """
-        self._is_balanced = share is None and self._is_card
+        # Where the card reaches nothing, in files or in memory that is not page-locked, nothing is
+        # copied, and to find that out would cost every layer the launches.
+        self._is_balanced = share is None and self._is_card and self._best_reached.num_reachable > 0
         if share is not None:
             self._take(np.array(fixed_counts(self._most, share)))
         elif self._is_balanced:
@@ -135,7 +136,7 @@ class Split:
         self._windows = 0
         counts, seconds = self._balanced()
         is_staging = bool(counts[: self._top_k + 1].any())
-        typical = min(self._most, round(self.misses.value or 0.0))
+        typical = min(self._most, max(1, round(self.misses.value or 0.0)))
         if is_staging != self.has_staging and not self._is_worth(counts, seconds, typical):
             return
         self._take(counts)
@@ -149,33 +150,43 @@ class Split:
     def _is_worth(self, counts: Ints, seconds: Floats, misses: int) -> bool:
         """Whether layers take clearly less with this division than with the one there is."""
         copied = int(self.counts[misses])
-        asked = self.beside.cost if copied else self.asked_cost
+        alone, beside = self._processor_costs()
+        asked = alone if beside is None or not copied else beside
         by_card = self.staged_cost.of(copied) or (self.idle.value or 0.0)
         now = max(asked.of(misses - copied), by_card)
         return float(seconds[misses]) < _WORTH * now and int(counts[misses]) != copied
 
     def _balanced(self) -> tuple[Ints, Floats]:
         return balanced(
-            self._most, self.asked_cost, self.staged_cost, beside=self.beside.cost,
+            self._most, self.asked_cost, self.staged_cost, beside=self.beside_cost,
             idle=self.idle.value or 0.0, max_staged=self.num_stages,
         )  # fmt: skip
 
     @property
     def asked_cost(self) -> Cost:
         """What the processor takes by itself; beside copies where only that was seen, or less."""
-        alone, beside = self.asked.cost, self.beside_cost
-        if beside is None:
-            return alone
-        is_known = self._is_measured or self.asked.weight > 0
-        typical = max(1, self._top_k // 2)
-        # Alone it cannot take longer: what was measured at the start was disturbed then, and would
-        # never be found out where some are always copied.
-        return alone if is_known and alone.of(typical) <= beside.of(typical) else beside
+        return self._processor_costs()[0]
 
     @property
     def beside_cost(self) -> Cost | None:
-        """What it takes beside copies; None where nobody knows."""
-        return self.beside.cost if self._is_measured or self.beside.weight else None
+        """What it takes beside copies, no less than by itself; None where nobody knows."""
+        return self._processor_costs()[1]
+
+    def _processor_costs(self) -> tuple[Cost, Cost | None]:
+        """What it takes by itself, and beside copies.
+
+        By itself it cannot take longer. Where it seems to, one of the two was measured while
+        something else went on, and the one that windows do not show would never be found out.
+        """
+        alone, beside = self.asked.cost, self.beside.cost
+        if not (self._is_measured or self.beside.weight):
+            return alone, None
+        is_known = self._is_measured or self.asked.weight > 0
+        typical = max(1, self._top_k // 2)
+        if is_known and alone.of(typical) <= beside.of(typical):
+            return alone, beside
+        shows_alone = self.asked.weight > 0 and not self.has_staging
+        return (alone, alone) if shows_alone else (beside, beside)
 
     @property
     def staged_cost(self) -> Cost:
@@ -192,27 +203,35 @@ class Split:
         for tier in self._layers:
             tier.has_staging = self.has_staging
 
+    @property
+    def _best_reached(self) -> LayerTier:
+        """The layer of which the card can read most experts where they are."""
+        return max(self._layers, key=lambda tier: tier.num_reachable)
+
     def _measure(self) -> None:
         """What each side takes by itself, and what both take at once, which is what is divided."""
         begun_s = time.perf_counter()
         alone = self._measured()
         seconds = time.perf_counter() - begun_s
-        # As graphs: launched one by one they would take as long as the host takes to launch.
-        few, many = 1, max(2, min(8, self.num_stages))
-        copies = {num: captured(partial(self._layers[0].rehearse, num)) for num in (few, many)}
-        copy_s = {num: card_seconds(graph.replay, 8) for num, graph in copies.items()}
+        tier = self._best_reached
+        many = min(_MEASURED_COPIES, self.num_stages, tier.num_reachable)
+        # As a graph: launched one by one they would take as long as the host takes to launch.
+        graph, copy_s = captured(tier.rehearse), {}
+        for num in (1, many):
+            tier.name_first(num)
+            copy_s[num] = card_seconds(graph.replay, 8)
         # Copies enough to outlast the processor's measuring.
         times = min(_MOST_COPIES, 1 + math.ceil(seconds / copy_s[many]))
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         first.record()
         for _ in range(times):
-            copies[many].replay()
+            graph.replay()
         last.record()
         beside = self._measured()
         last.synchronize()
         slower = max(1.0, first.elapsed_time(last) / 1e3 / times / copy_s[many])
-        each = max(1e-7, (copy_s[many] - copy_s[few]) / (many - few))
-        once = max(0.0, copy_s[few] - each) + _STAGED_LAUNCHES
+        each = max(1e-7, (copy_s[many] - copy_s[1]) / max(1, many - 1))
+        once = max(0.0, copy_s[1] - each) + _STAGED_LAUNCHES
         self._is_measured = True
         self.asked = CostMeter(alone, self._top_k)
         self.beside = CostMeter(beside, self._top_k)

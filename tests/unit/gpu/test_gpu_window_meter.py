@@ -186,6 +186,35 @@ def test_a_measurement_that_was_disturbed_is_found_out() -> None:
     assert split.asked_cost.of(1) == pytest.approx(ASKED.of(1) + TRIP, rel=0.1)
 
 
+def test_a_processor_that_becomes_slow_where_nothing_is_copied_has_copies_begin() -> None:
+    one = World(None).split
+    link = Cost(4e-5, 4e-4)  # so slow that nothing is copied
+
+    def learn(processor: Cost, *, is_beside: bool = False) -> None:
+        nums = np.tile(np.arange(1, 10), 5)
+        seen, none = (nums, processor.once + processor.each * nums), (nums[:0], np.empty(0))
+        copies = (np.ones(5, np.int64), np.full(5, link.of(1)))
+        one.learn(
+            none if is_beside else seen, seen if is_beside else none,
+            copies if is_beside else none, np.full(5, IDLE), np.full(45, 5.0),
+        )  # fmt: skip
+        one.refresh()
+
+    for _ in range(200):
+        learn(Cost(2e-5, 7e-5), is_beside=True)
+    for _ in range(200):
+        learn(ASKED)
+    assert not one.has_staging
+    # Another program takes its cores. What it took beside copies was seen before that.
+    slow = Cost(ASKED.once, 8 * ASKED.each)
+    for _ in range(200):
+        learn(slow)
+        if one.has_staging:
+            break
+        assert one.asked_cost.of(5) == one.asked.cost.of(5)
+    assert one.has_staging
+
+
 def test_a_side_that_is_of_no_use_is_left_out_of_the_launches() -> None:
     world = World(None)
     world.split._take(balanced(8 * TOP_K, Cost(1e-5, 3e-5), Cost(1e-5, 3e-5))[0])
