@@ -315,10 +315,10 @@ def _wait_kernel(
     number = tl.load(number_ptr)
     is_asked = tl.load(source_ptr + entry) == _ASKED
     has_fault = tl.load(fault_ptr) != 0
+    told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
     # The first program looks over the link for all: looks of many keep the answer from coming
     # through. Programs begin in their order, so nobody waits for one that has no place to run.
     if is_first & (has_fault == 0) & (tl.load(answered_ptr) != number):
-        told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
         answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
         status = tl.max(answer_to(answer_ptr, number, nanoseconds() + limit) + offs * 0, 0)
         answered_at = nanoseconds()
@@ -334,9 +334,13 @@ def _wait_kernel(
             tl.store(fault_ptr, fault)
             tl.store(told_ptr, fault)
     if is_asked & (has_fault == 0):
-        # Longer than the first one waits.
+        # Longer than the first one waits, so that it is the one to tell of a fault. Should it ever
+        # come later than that, sums without these outputs must not pass for right.
         fault = tl.max(answer_to(answered_ptr, number, nanoseconds() + 2 * limit) + offs * 0, 0)
         tl.debug_barrier()
+        if fault == -1:
+            tl.store(fault_ptr, 1)
+            tl.store(told_ptr, 1)
         # After the barrier plain loads see what the host wrote, and a warp's are one transaction;
         # volatile ones would be one for each value. Said to be aligned, four are read at once.
         here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
