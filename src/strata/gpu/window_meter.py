@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from strata.tiers.share import Cost
 
     Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
 
 _SERVED = {name: number for number, name in enumerate(SERVED)}
@@ -173,7 +174,7 @@ class WindowMeter:
         is_open = ~self.is_whole
         is_copied, is_idle = is_open & (copied > 0), is_open & (copied == 0)
         has_read = is_one & (since[:, _SERVED["from_file"]] > 0)
-        self._learn_disk(computed[has_read], asked_s[has_read], since[has_read])
+        self._learn_disk(computed, copied, asked_s, since, has_read)
         is_plain = is_one & ~has_read
         is_alone, is_beside = is_plain & (copied == 0), is_plain & (copied > 0)
         self._split.learn(
@@ -187,10 +188,16 @@ class WindowMeter:
         late = (ended - posted) / 1e9 - (self._split.idle.value or 0.0)
         return float(np.maximum(late, 0.0)[is_open & (computed + copied > 0)].sum())
 
-    def _learn_disk(self, computed: Ints, seconds: NDArray[np.float64], since: Ints) -> None:
+    def _learn_disk(
+        self, computed: Ints, copied: Ints, seconds: Floats, since: Ints, has_read: Bools
+    ) -> None:
         """What layers took beyond computing is what their reads took."""
-        if not len(computed):
+        if not has_read.any():
             return
-        cost = self._split.asked_cost
-        beyond = np.maximum(seconds - (cost.once + cost.each * computed), 1e-6)
-        self._read.add(since[:, _SERVED["from_file"]], beyond)
+        alone = self._split.asked_cost
+        beside = self._split.beside_cost or alone
+        own_s = np.where(
+            copied > 0, beside.once + beside.each * computed, alone.once + alone.each * computed
+        )
+        beyond = np.maximum(seconds - own_s, 1e-6)
+        self._read.add(since[has_read, _SERVED["from_file"]], beyond[has_read])

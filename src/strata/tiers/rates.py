@@ -219,7 +219,7 @@ def read_rates(path: Path) -> TierRates:
             bool(told.get("is_divided", True)), beside,
         )  # fmt: skip
         _check(rates)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ArithmeticError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"the file of rates cannot be used: {type(error).__name__}: {error}.\n"
             f"  file: {path}\n  Try: write it again with strata bench --rates."

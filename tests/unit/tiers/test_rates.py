@@ -99,6 +99,7 @@ def test_an_average_forgets() -> None:
         RATES,
         RATES.with_reads(Cost(1e-4, 5e-7)),
         replace(RATES, is_divided=False),
+        replace(RATES, beside=Cost(2e-5, 5e-5)),
     ],
 )
 def test_a_file_of_rates_comes_back(tmp_path: Path, rates: TierRates) -> None:
@@ -124,7 +125,7 @@ def test_a_file_of_before_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rates.json"
     write_rates(path, RATES)
     told = json.loads(path.read_text())
-    for name in ("read_once_s", "read_each_s", "is_divided"):
+    for name in ("read_once_s", "read_each_s", "is_divided", "beside"):
         del told[name]
     path.write_text(json.dumps(told))
     assert read_rates(path) == RATES
@@ -143,6 +144,11 @@ def test_a_file_of_before_is_read(tmp_path: Path) -> None:
         ({"read_once_s": -1.0}, "a rate is zero"),
         ({"read_each_s": 0.0}, "a rate is zero"),
         ({"idle_s": float("nan")}, "a rate is zero"),
+        ({"expert_bytes": float("inf")}, "OverflowError"),
+        ({"beside": {"once": 0.0, "each": 0.0}}, "a rate is zero"),
+        ({"beside": {"once": -1.0, "each": 1e-5}}, "a rate is zero"),
+        ({"beside": {"once": 0.0}}, "KeyError"),
+        ({"beside": [1.0, 2.0]}, "TypeError"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused(
