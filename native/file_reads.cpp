@@ -24,9 +24,12 @@ constexpr int64_t PIECE_BYTES = 512 << 10;
 // From this size on the unaligned end of a direct read is a piece of its own, so that the rest can
 // go straight to its place; below, copying costs less than one more read.
 constexpr int64_t MIN_STRAIGHT_BYTES = 64 << 10;
-// Plain batches up to these need no threads: a row in the page cache takes less than waking one.
-constexpr size_t SMALL_READS = 128;
+// Plain batches up to these are looked for in the page cache first: a row there takes less than
+// waking a thread, and far less than starting some tens of them, which the first batch would.
+constexpr size_t SMALL_READS = 512;
 constexpr int64_t SMALL_BYTES = 256 << 10;
+// Up to so many that are not there need no threads either: whoever starts the batch asks for them.
+constexpr size_t ASKED_READS = 128;
 // Threads that each woken thread, and whoever starts a batch, wakes while there is more to read.
 constexpr int WAKES = 2;
 
@@ -178,11 +181,15 @@ void ReadBatch::read_cached() {
             num_bytes_.fetch_add(piece.part.size, std::memory_order_relaxed);
             continue;
         }
-        posix_fadvise(fd_, piece.part.offset, piece.part.size, POSIX_FADV_WILLNEED);
         waiting.push_back(piece);
     }
+    is_small_ = waiting.size() <= ASKED_READS;
+    for (const Piece &piece : waiting)
+        if (is_small_) posix_fadvise(fd_, piece.part.offset, piece.part.size, POSIX_FADV_WILLNEED);
     pieces_.swap(waiting);
     left_ = int32_t(num_pieces());
+#else
+    is_small_ = pieces_.size() <= ASKED_READS;
 #endif
 }
 
@@ -226,8 +233,7 @@ void FileReader::enter_fork() {
 
 void FileReader::start(const std::shared_ptr<ReadBatch> &batch) {
     enter_fork();
-    const bool is_small = batch->is_small();
-    if (is_small) batch->read_cached();
+    if (batch->is_small()) batch->read_cached();
     if (batch->is_done()) return;
     {
         std::lock_guard<std::mutex> lock(crew_->mutex);
@@ -236,7 +242,7 @@ void FileReader::start(const std::shared_ptr<ReadBatch> &batch) {
         while (!batches.empty() && !batches.front()->has_more()) batches.pop_front();
         batches.push_back(batch);
         // A small one is left to whoever waits for it, or to close().
-        if (is_small) return;
+        if (batch->is_small()) return;
         add_threads(batch->num_pieces());
     }
     for (int i = 0; i < WAKES; i++) crew_->has_work.notify_one();

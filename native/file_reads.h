@@ -68,8 +68,8 @@ class ReadBatch {
     void take_pieces();
     void read_piece(int64_t index);
     void finish_piece(int64_t index, int error, int64_t got);
-    // Small plain reads: what lies in the page cache is read at once, for the rest the system is
-    // asked to fetch it; wait() then reads that. No thread is woken.
+    // Small plain reads: what lies in the page cache is read at once. If little is left the system is
+    // asked to fetch it, and wait() then reads that without any thread; else the batch is not small.
     void read_cached();
     bool is_small() const { return !is_direct_ && is_small_; }
 

@@ -136,8 +136,9 @@ class ReadFile:
     def start(self, offsets: Int64s, sizes: Int64s, places: Int64s, out: Bytes) -> Reads:
         """Begins reads and does not wait for them.
 
-        Rows in the page cache may be there at once: up to 128 plain reads of together 256 KiB wake
-        no thread; what is not in memory is asked for, and read by ``wait``.
+        Rows in the page cache may be there at once: up to 512 plain reads of together 256 KiB are
+        looked for there, and wake no thread if at most 128 are not in memory. Those are asked for,
+        and read by ``wait``.
 
         Args:
             offsets: [N] int64, where each begins in the file. Any alignment.

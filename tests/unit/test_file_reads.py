@@ -177,6 +177,26 @@ def test_threads_come_with_work_and_end_at_close(path: Path) -> None:
     assert thread_names() == before
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+def test_rows_in_the_page_cache_start_no_thread(path: Path, content: np.ndarray) -> None:
+    path.read_bytes()  # now it is in the cache
+    with path.open("rb") as opened:
+        try:
+            os.preadv(opened.fileno(), [bytearray(8)], 0, os.RWF_NOWAIT)
+        except OSError:
+            pytest.skip("this file system cannot say what is in the cache")
+    before = thread_names()
+    file = ReadFile(path, is_direct=False, num_threads=5)
+    out = np.zeros((512, 90), np.uint8)
+    offsets = np.arange(512) * 7
+    reads = file.start(offsets, np.full(512, 90), np.arange(512) * 90, out)
+    assert thread_names() == before
+    reads.wait()
+    np.testing.assert_array_equal(out, content[offsets[:, None] + np.arange(90)])
+    assert (reads.num_reads, reads.num_bytes) == (512, 512 * 90)
+    file.close()
+
+
 def test_an_abandoned_read_writes_no_more(path: Path) -> None:
     file = ReadFile(path, is_direct=True, num_threads=2)
     out = np.zeros((3000, 90), np.uint8)
