@@ -78,8 +78,7 @@ def test_a_refusal_is_a_fault(device: str) -> None:
 @pytest.mark.parametrize("answered", [4, 6, -5])
 def test_no_answer_is_a_fault_and_no_value_is_taken(device: str, answered: int) -> None:
     found = waited(device, answered=answered, status=1)
-    # Columns that came to wait once there was a fault stay as they were.
-    assert np.isin(found[0], (0, -7)).all()
+    assert not found[0].any()
     assert found[1:] == (0, 1)
 
 
@@ -94,7 +93,7 @@ def test_no_value_is_taken_where_the_first_program_comes_too_late(device: str, m
 
     monkeypatch.setattr(kernels, "answer_to", late)
     found = waited(device, answered=5)
-    assert np.isin(found[0], (0, -7)).all()
+    assert not found[0].any()
     assert found[1:] == (0, 1)
 
 
@@ -153,7 +152,7 @@ class Windows:
         found = outputs.cpu().numpy()
         assert (found[~is_asked] == -7).all()
         if self.fault:
-            assert np.isin(found, (0, -7)).all()
+            assert not found[is_asked].any()
         elif is_asked.any():
             assert np.array_equal(found[is_asked], values.reshape(TOP_K, HIDDEN)[is_asked])
 

@@ -67,9 +67,8 @@ class Card:
             self.factors, self.codes, has_staging=True, slots=slots,
         )  # fmt: skip
         source = self.hand_off.source.cpu().numpy()[: ids.size].copy()
-        self.hand_off.fault.fill_(1)  # nobody answers, and nobody is to wait
+        self.hand_off.answered[0] = self.hand_off.number[0]  # nobody is to wait
         wait(self.hand_off, self.outputs, n * TOP_K, self.bad, layer=layer, has_kept=True)
-        self.hand_off.fault.zero_()
         return source
 
 

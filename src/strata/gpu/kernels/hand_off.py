@@ -42,7 +42,7 @@ class HandOff:
         mailbox: address of memory the host and the card can reach.
         layout: of the mailbox.
         number: [1] int32, the last request.
-        answered: [2] int32, the last request that was answered, and whether that was a fault.
+        answered: [2] int32, the last request that was answered or given up, and its fault.
         fault: [1] int32; once it is set nothing is asked for any more.
         source: [N * K] int32, IN_SLOT, ASKED or STAGED for each entry of the layer that runs.
         share: [N * K + 1] int32, how many of so many distinct misses are staged.
@@ -268,7 +268,7 @@ def wait(
     """Copies the host's outputs of a layer to the other experts'; enters those that are kept.
 
     Bytes: 10 KB an entry that was asked for, over the link. Grid: (entries, D / 1024). Entries
-    that were not asked for wait for nothing.
+    that were not asked for wait for nothing, but for the first program: it waits for all.
 
     Args:
         hand_off: of the model, after ``post``.
@@ -314,11 +314,10 @@ def _wait_kernel(
             )
     number = tl.load(number_ptr)
     is_asked = tl.load(source_ptr + entry) == _ASKED
-    has_fault = tl.load(fault_ptr) != 0
     told_ptr = mailbox.to(tl.pointer_type(tl.int32)) + 3
     # The first program looks over the link for all: looks of many keep the answer from coming
     # through. Programs begin in their order, so nobody waits for one that has no place to run.
-    if is_first & (has_fault == 0) & (tl.load(answered_ptr) != number):
+    if is_first & (tl.load(fault_ptr) == 0) & (tl.load(answered_ptr) != number):
         answer_ptr = (mailbox + OFFSETS[1]).to(tl.pointer_type(tl.int32))
         status = tl.max(answer_to(answer_ptr, number, nanoseconds() + limit) + offs * 0, 0)
         answered_at = nanoseconds()
@@ -333,7 +332,9 @@ def _wait_kernel(
         if fault != 0:
             tl.store(fault_ptr, fault)
             tl.store(told_ptr, fault)
-    if is_asked & (has_fault == 0):
+    # A fault may be set meanwhile, and threads that looked for it here would go different ways. A
+    # layer that did not ask because of one finds its number answered, with that fault.
+    if is_asked:
         # Longer than the first one waits, so that it is the one to tell of a fault. Should it ever
         # come later than that, sums without these outputs must not pass for right.
         fault = tl.max(answer_to(answered_ptr, number, nanoseconds() + 2 * limit) + offs * 0, 0)
