@@ -284,8 +284,7 @@ def wait(
     hidden = hand_off.layout.hidden_size
     _wait_kernel[(num_entries, triton.cdiv(hidden, _COLUMNS))](
         hand_off.mailbox, hand_off.number, hand_off.answered, hand_off.fault, hand_off.source,
-        outputs, bad,
-        hand_off.limit, hand_off.clock, layer, kept[0], kept[1], kept[3], table,
+        outputs, bad, hand_off.limit, hand_off.clock, layer, kept[0], kept[1], kept[3], table,
         0 if keeping is None else keeping.kept, KEEPS=keeping is not None, STAGES=stages,
         STAGE_TILE=triton.next_power_of_2(stages), OFFSETS=hand_off.layout.offsets[:-1],
         HIDDEN=hidden, COLUMNS=_COLUMNS, HAS_CLOCK=hand_off.clock != 0, num_warps=4, **LAUNCH_AFTER,
@@ -344,8 +343,7 @@ def _wait_kernel(
             tl.store(told_ptr, 1)
         # After the barrier plain loads see what the host wrote, and a warp's are one transaction;
         # volatile ones would be one for each value. Said to be aligned, four are read at once.
-        here_ptr = (mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32))
-        here_ptr = tl.multiple_of(here_ptr, 16)
+        here_ptr = tl.multiple_of((mailbox + OFFSETS[6]).to(tl.pointer_type(tl.float32)), 16)
         at = entry.to(tl.int64) * HIDDEN + offs
         values = tl.load(here_ptr + at, mask=(offs < HIDDEN) & (fault == 0), other=0.0)
         # Without an answer the sum is of no use, but it is a number.
