@@ -49,8 +49,8 @@ def hand_off_cases(rows):
         "mailbox": "i64", "number_ptr": "*i32", "answered_ptr": "*i32", "fault_ptr": "*i32",
         "source_ptr": "*i32", "outputs_ptr": "*fp32", "bad_ptr": "*i32", "limit": "i64",
         "clock": "i64", "layer": "i32", "places_ptr": "*i32", "holders_ptr": "*i32",
-        "coming_ptr": "*i32", "table_ptr": "*i32", "kept": "i64", "STAGES": STAGES, "STAGE_TILE": STAGES,
-        "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "HIDDEN": HIDDEN,
+        "coming_ptr": "*i32", "table_ptr": "*i32", "kept": "i64", "STAGES": STAGES,
+        "STAGE_TILE": STAGES, "HAS_CLOCK": True, "OFFSETS": layout.offsets[:-1], "HIDDEN": HIDDEN,
         "COLUMNS": hand_off._COLUMNS,
     }  # fmt: skip
     for keeps in (False, True):
