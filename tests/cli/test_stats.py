@@ -97,6 +97,14 @@ def test_rates_of_a_processor_alone_speak_of_no_card() -> None:
     )
 
 
+def test_what_copies_cost_the_processor_is_told() -> None:
+    rates = TierRates(1 << 20, Cost(1e-5, 2e-5), Cost(3e-5, 4e-5), 5e-6, 4e-3)
+    begin, end = "an expert costs the processor 20 us (52.4 GB/s)", ", a copy 40 us (26.2 GB/s)"
+    assert describe_rates(rates).startswith(begin + end)
+    told = describe_rates(replace(rates, beside=Cost(1e-5, 3e-5)))
+    assert told.startswith(f"{begin}, beside copies 30 us{end}")
+
+
 def test_what_was_foretold_stands_beside_what_was() -> None:
     timings = Timings(5, 0, 11, 0.1, 0.1, 0.1, experts=counts())
     limits = {"card": 0.02, "processor": 0.0, "link": 0.0, "disk": 0.0}
