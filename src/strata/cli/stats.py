@@ -78,8 +78,8 @@ def describe_rates(rates: TierRates) -> str:
         busy = "" if beside is None else f", beside copies {1e6 * beside.each:.0f} us"
         parts = [
             f"an expert costs the processor {1e6 * rates.asked.each:.0f} us "
-            f"({format_rate(rates.pool_bytes_per_s)}){busy}, a copy {1e6 * rates.staged.each:.0f} us "
-            f"({format_rate(rates.copy_bytes_per_s)})",
+            f"({format_rate(rates.pool_bytes_per_s)}){busy}, a copy "
+            f"{1e6 * rates.staged.each:.0f} us ({format_rate(rates.copy_bytes_per_s)})",
             f"a window without misses takes {1e3 * rates.window_s:.2f} ms",
         ]
     if rates.link_bytes_per_s is not None:
