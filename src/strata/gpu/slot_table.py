@@ -58,9 +58,14 @@ class SlotTable:
         return table
 
     def wanting(self) -> NDArray[np.int64]:
-        """Slots that do not hold the expert they are meant to hold, and could."""
+        """Slots that do not hold the expert they are meant to hold, and could.
+
+        An expert that is there and not found is missing as well: of two slots that it lay in, it
+        was found in the one that was given up.
+        """
         meant = self._residency.key_in
-        return np.flatnonzero((meant != EMPTY) & (meant != self._held) & ~self._is_lent)
+        is_found = (meant == self._held) & (self._places.reshape(-1)[meant] >= 0)
+        return np.flatnonzero((meant != EMPTY) & ~is_found & ~self._is_lent)
 
     @property
     def held(self) -> NDArray[np.int64]:

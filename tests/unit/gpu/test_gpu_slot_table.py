@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -53,3 +53,32 @@ def test_who_lies_in_slots_is_found_and_nobody_else(*, is_shared: bool, changes)
         if what == "send":
             assert np.array_equal(table.on_card.numpy(), expected)
             assert np.array_equal(table.on_host, expected)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["enter", "give_up", "mean"]), st.integers(0, SLOTS - 1),
+                  st.integers(0, EXPERTS - 1)),
+        max_size=40,
+    )
+)  # fmt: skip
+@example([("enter", 0, 3), ("enter", 1, 3), ("give_up", 1, 0), ("mean", 0, 3)])
+def test_who_is_meant_to_be_in_a_slot_is_found_or_comes(changes) -> None:
+    # An expert may lie in two slots: a window keeps one whose copy is on the way somewhere else.
+    residency = Residency(shared_slots(LAYERS, EXPERTS, SLOTS))
+    table = SlotTable(residency, torch.device("cpu"))
+    for what, slot, key in changes:
+        if what == "enter":
+            table.enter([slot], [key])
+        elif what == "give_up":
+            table.give_up(np.array([slot]))
+        else:
+            if residency.slot_of[key] != EMPTY:
+                residency.clear(int(residency.slot_of[key]))
+            residency.place(key, slot)
+        table.send()
+        for found in np.flatnonzero(table.on_host.reshape(-1) >= 0).tolist():
+            assert table.held[table.on_host.reshape(-1)[found]] == found
+        wanting = set(table.wanting().tolist())
+        for meant, one in enumerate(residency.key_in.tolist()):
+            assert one == EMPTY or meant in wanting or table.on_host.reshape(-1)[one] >= 0
