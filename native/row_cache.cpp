@@ -18,6 +18,13 @@ template <class T> T *zeroed(int64_t num) {
     return static_cast<T *>(p);
 }
 
+// Has the system give the first pages now. Of the index a page is read before it is written, and then
+// it costs twice: the second time every thread is told that the empty page is no more, some 9 us.
+void touch(volatile uint32_t *p, int64_t num) {
+    constexpr int64_t PAGE = 4096 / sizeof(uint32_t), MOST = (int64_t(4) << 20) / sizeof(uint32_t);
+    for (int64_t i = 0; i < std::min(num, MOST); i += PAGE) p[i] = 0;
+}
+
 // Places of the index: a power of two, a quarter to a half of them filled.
 int index_bits(int64_t capacity) {
     int bits = 1;
@@ -47,6 +54,7 @@ RowCache::RowCache(int64_t row_bytes, int64_t limit_bytes)
     shift_ = 64 - bits;
     mask_ = (int64_t(1) << bits) - 1;
     index_.reset(zeroed<uint32_t>(mask_ + 1));
+    touch(index_.get(), mask_ + 1);
     keys_.reset(zeroed<int64_t>(capacity_));
     used_.reset(zeroed<uint8_t>(capacity_));
     rows_.reset(zeroed<uint8_t>(capacity_ * row_bytes_));

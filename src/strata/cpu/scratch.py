@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from strata.cpu.buffers import Floats, Ints
     from strata.model_spec import ModelSpec
 
+# As many rows as a short question has.
+_TOUCHED_ROWS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class RowViews:
@@ -64,6 +67,9 @@ class Scratch:
         self._spec = spec
         self._max_rows = max(chunk, MAX_WINDOW_ROWS)
         self._buffers = {name: zeros((self._max_rows, n)) for name, n in _widths(spec).items()}
+        # Memory comes from the system page by page when first written, and the first prompt waits.
+        for buffer in self._buffers.values():
+            buffer[:_TOUCHED_ROWS] = 0
         self._expert_ids = zeros((self._max_rows, spec.top_k), np.int32)
         self._views: dict[int, RowViews] = {}
         # A chunk of prompt rows keeps its convolution inputs here, behind their history.

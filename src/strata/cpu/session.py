@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
     Tokens = NDArray[np.int32]
 
+# Of cells that nothing has used yet; most conversations use them, and the first would wait.
+_TOUCHED_BYTES = 8 << 20
+
 
 class CpuSession(Breakable):
     """State and buffers of one conversation; used by one thread at a time.
@@ -79,6 +82,7 @@ class CpuSession(Breakable):
             None if draft is None else CpuDrafter(self._ctx, spec, draft, capacity, cell_type)
         )
         self.cells = CpuCells(spec, self._states, self._drafter)
+        self.cells.touch(_TOUCHED_BYTES)
 
     @property
     def position(self) -> int:

@@ -226,6 +226,17 @@ class CpuCells:
         for part, values in zip(self._views(start, stop), cells, strict=True):
             part[:] = values
 
+    def touch(self, num_bytes: int) -> None:
+        """Has the system give the memory of the first cells now, so many bytes at most.
+
+        It gives pages one by one as they are first written, and takes longer for one than copying
+        it does. Only for a session without cells.
+        """
+        size = self.page_tokens
+        most = num_bytes // max(1, sum(part.nbytes for part in self._views(0, size)))
+        for part in self._views(0, most * size):
+            part[:] = 0
+
     def fit(self, start: int, stop: int, cells: Arrays) -> bool:
         """Whether these can be cells of those tokens, by their sizes and types."""
         forms: Forms = [(part.shape, part.dtype) for part in self._views(start, stop)]
