@@ -89,8 +89,9 @@ class Conversation:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Host memory of kept states: the live conversation's, and everything that is parked."""
-        return self._live.num_bytes + self._parked.num_bytes
+        """Host memory of kept states: the live conversation's, what is parked or read ahead."""
+        ahead = 0 if self._files is None else self._files.held_bytes
+        return self._live.num_bytes + self._parked.num_bytes + ahead
 
     def report(self) -> dict[str, int]:
         """Counts since the start, and what is held now; from any thread."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # that the page cache, in which experts may lie, is pushed out.
 _RAM_SHARE: Final = 4
 _MOST_RAM_BYTES: Final = 8 * GiB
+# Read while a model loads, for a request that may never come: no more than a moment of a disk.
+_MOST_AHEAD_BYTES: Final = 64 * MiB
 
 
 def open_conversation(parts: Parts, settings: Settings) -> Conversation:
@@ -41,5 +43,8 @@ def open_conversation(parts: Parts, settings: Settings) -> Conversation:
                 f"{settings.conversation_dir}.\n  Try: no --conversation-dir"
             )
         budget_bytes = settings.conversation_disk * MiB
-        files = ConversationFiles(settings.conversation_dir, parts.identity, budget_bytes)
+        ahead_bytes = min(ram_bytes, _MOST_AHEAD_BYTES)
+        files = ConversationFiles(
+            settings.conversation_dir, parts.identity, budget_bytes, ahead_bytes
+        )
     return Conversation(parts.model.new_session(parts.context_len), keeping, files)

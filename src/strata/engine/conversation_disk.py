@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from strata import telemetry
 from strata.engine.conversation_file import read_contents, read_history, write_conversation
-from strata.engine.conversation_history import common_prefix
+from strata.engine.conversation_history import bytes_of, common_prefix
 from strata.errors import CheckpointError, SettingsError
 from strata.result_files import sync_folder
 
@@ -36,6 +36,7 @@ _STALE_S: Final = 3600.0
 # What people said is nobody else's to read.
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
+_ALL_TOKENS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,15 @@ class _Entry:
         return max(fitting, default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A conversation read before anybody asked for it, and which file that was."""
+
+    path: Path
+    file: tuple[int, int, int]
+    history: History
+
+
 class ConversationFiles:
     """The folder, and a thread that writes to it.
 
@@ -63,20 +73,26 @@ class ConversationFiles:
         folder: made if it is not there.
         identity: model and arithmetic; files of another are skipped.
         budget_bytes: of all files of this kind in the folder; the oldest go first.
+        ahead_bytes: the file used last is read at once if it has no more than these: whoever
+            comes back after a restart mostly goes on with it, and need not wait for the reading.
 
     Raises:
         SettingsError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, identity: str, budget_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, identity: str, budget_bytes: int, ahead_bytes: int = 0
+    ) -> None:
         self._folder = folder
         self._identity = identity
         self._budget_bytes = budget_bytes
+        self._ahead_bytes = ahead_bytes
         self._lock = threading.Condition()  # of what follows
         self._entries: dict[str, _Entry] = {}
         self._waiting: dict[str, History] = {}
         self._is_busy = False
         self._is_closed = False
+        self._ahead: _Ahead | None = None
         self._num = {"saved": 0, "skipped": 0, "failed": 0, "deleted": 0}
         self._last_write = (0, 0.0)
         try:
@@ -100,7 +116,9 @@ class ConversationFiles:
                 return None
             key = found.contents.key
             try:
-                history = read_history(found.path, max(position, len(found.contents.tokens)))
+                history = self._take_ahead(found.path)
+                if history is None:
+                    history = read_history(found.path, max(position, len(found.contents.tokens)))
                 os.utime(found.path)
             except FileNotFoundError:
                 self._drop(key)  # another process has cleaned up
@@ -133,6 +151,12 @@ class ConversationFiles:
             self._is_closed = True
             self._lock.notify_all()
         self._thread.join(limit_s)
+
+    @property
+    def held_bytes(self) -> int:
+        """Host memory of what was read ahead."""
+        ahead = self._ahead
+        return 0 if ahead is None else bytes_of([ahead.history])
 
     def report(self) -> dict[str, int]:
         """Counts since the start, and what is held."""
@@ -169,8 +193,38 @@ class ConversationFiles:
             with self._lock:
                 self._entries[contents.key] = _Entry(path, contents)
 
+    def _read_ahead(self) -> None:
+        """Reads the file used last, unless it is too large. What is wrong with it is said when it
+        is asked for."""
+        with self._lock:
+            paths = [entry.path for entry in self._entries.values()]
+        with contextlib.suppress(CheckpointError, OSError, MemoryError):
+            path = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+            if path is None or path.stat().st_size > self._ahead_bytes:
+                return
+            file = _which_file(path)
+            ahead = _Ahead(path, file, read_history(path, _ALL_TOKENS))
+            with self._lock:
+                # Whoever was faster has read it without this.
+                self._ahead = ahead if _which_file(path) == file else None
+
+    def _take_ahead(self, path: Path) -> History | None:
+        """What was read ahead of that file, once, if the file is still the same.
+
+        Raises:
+            OSError: it is gone.
+        """
+        file = _which_file(path)
+        with self._lock:
+            ahead = self._ahead
+            if ahead is None or ahead.path != path:
+                return None
+            self._ahead = None
+        return ahead.history if ahead.file == file else None
+
     def _write_all(self) -> None:
         """The thread."""
+        self._read_ahead()
         while True:
             with self._lock:
                 self._is_busy = False
@@ -213,6 +267,8 @@ class ConversationFiles:
             return  # another process has cleaned up
         with self._lock:
             self._entries[history.key] = _Entry(path, contents)
+            if self._ahead is not None and self._ahead.path == path:
+                self._ahead = None
             self._num["saved"] += 1
             self._last_write = (num_bytes, time.perf_counter() - begin_s)
 
@@ -236,12 +292,21 @@ class ConversationFiles:
 
     def _drop(self, key: str) -> _Entry | None:
         with self._lock:
-            return self._entries.pop(key, None)
+            entry = self._entries.pop(key, None)
+            if self._ahead is not None and entry is not None and self._ahead.path == entry.path:
+                self._ahead = None
+            return entry
 
     def _skip(self, path: Path, reason: str) -> None:
         with self._lock:
             self._num["skipped"] += 1
         telemetry.notice(f"conversation-file {path}", f"{path} is skipped: {reason}")
+
+
+def _which_file(path: Path) -> tuple[int, int, int]:
+    """Tells it from one that took its place, or was written to."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -68,7 +68,7 @@ class Cache(RuleBasedStateMachine):
     def open(self) -> None:
         self.files = None
         if self.folder is not None:
-            self.files = ConversationFiles(self.folder, "model", self.disk_bytes)
+            self.files = ConversationFiles(self.folder, "model", self.disk_bytes, 1 << 20)
         self.session = FakeSession(VOCAB, CAPACITY, self.cut_tokens)
         self.conversation = Conversation(self.session, self.keeping, self.files)
 
@@ -229,6 +229,8 @@ class Cache(RuleBasedStateMachine):
             except Exception as error:  # noqa: BLE001 - none may come out
                 pytest.fail(f"{error}")
             assert whole is None or whole.key in self.files._entries
+        if all(entry.path != path for entry in self.files._entries.values()):
+            path.unlink()  # another process would count on it, until it reads it too
         self.promised = [0] * NUM_CLIENTS
 
     # What is always true.

@@ -42,9 +42,14 @@ class Process:
     """A conversation over a folder, as one process has it."""
 
     def __init__(
-        self, folder: Path, identity: str = "model", budget: int = PLENTY, capacity: int = 400
+        self,
+        folder: Path,
+        identity: str = "model",
+        budget: int = PLENTY,
+        capacity: int = 400,
+        ahead: int = 0,
     ) -> None:
-        self.files = ConversationFiles(folder, identity, budget)
+        self.files = ConversationFiles(folder, identity, budget, ahead)
         self.conversation = Conversation(FakeSession(50, capacity, 1), KEEPING, self.files)
 
     def ask(self, prompt: np.ndarray) -> int:
@@ -81,6 +86,80 @@ def test_a_conversation_outlives_its_process(tmp_path: Path):
     assert again.ask(np.append(MORE, 7).astype(np.int32)) == 62  # it was saved again
     again.dies()
     assert len(list((tmp_path / "new" / "folder").iterdir())) == 2
+
+
+def reads_ahead(folder: Path, ahead: int = PLENTY) -> Process:
+    """A process whose thread has read what it reads before it is asked."""
+    process = Process(folder, ahead=ahead)
+    end_s = time.monotonic() + 5
+    while process.files.held_bytes == 0 and ahead:
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+    return process
+
+
+def test_the_newest_is_read_before_it_is_asked_for(tmp_path: Path, monkeypatch):
+    saved(tmp_path, ONE, ONE + 1)
+    again = reads_ahead(tmp_path)
+    assert again.conversation.checkpoint_bytes == again.files.held_bytes > 0
+    with monkeypatch.context() as patch:
+        patch.setattr("strata.engine.conversation_disk.read_history", pytest.fail)
+        assert again.ask(MORE + 1) == 60
+    assert again.files.held_bytes == 0  # it is the live one's now
+    assert again.ask(MORE) == 60  # read when asked for
+    assert again.report("from_disk") == 2
+    again.dies()
+
+
+def test_another_than_the_newest_is_read_when_asked_for(tmp_path: Path):
+    saved(tmp_path, ONE, ONE + 1)
+    again = reads_ahead(tmp_path)
+    assert again.ask(MORE) == 60
+    assert again.ask(MORE + 1) == 60
+    assert again.report("from_disk") == 2
+    again.dies()
+
+
+def test_what_was_read_ahead_counts_only_while_its_file_is_there(tmp_path: Path, notices):
+    (path,) = saved(tmp_path, ONE)
+    again = reads_ahead(tmp_path)
+    path.unlink()
+    assert again.ask(MORE) == 0
+    assert again.files.held_bytes == 0
+    again.dies()
+
+
+def test_what_was_read_ahead_counts_only_while_its_file_is_the_same(tmp_path: Path, notices):
+    (path,) = saved(tmp_path, ONE)
+    again = reads_ahead(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-20] + bytes(20))
+    os.utime(path, (1, 1))
+    assert again.ask(MORE) == 0
+    assert any("checksum" in text for text in notices)
+    again.dies()
+
+
+def test_a_damaged_file_is_told_when_it_is_asked_for(tmp_path: Path, notices):
+    (path,) = saved(tmp_path, ONE)
+    content = path.read_bytes()
+    path.write_bytes(content[:-20] + bytes(20))
+    again = Process(tmp_path, ahead=PLENTY)
+    assert again.files.flush(5)
+    assert again.ask(ONE + 1) == 0
+    assert not notices
+    assert again.ask(MORE) == 0
+    assert any("checksum" in text for text in notices)
+    again.dies()
+
+
+def test_what_is_too_large_is_not_read_ahead(tmp_path: Path):
+    (path,) = saved(tmp_path, ONE)
+    again = Process(tmp_path, ahead=path.stat().st_size - 1)
+    time.sleep(0.1)
+    assert again.files.held_bytes == 0
+    assert again.ask(MORE) == 60
+    again.dies()
 
 
 def test_what_is_saved_is_the_whole_answer(tmp_path: Path):
