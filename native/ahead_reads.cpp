@@ -39,11 +39,11 @@ void NextExperts::set_router(int64_t layer, const Matrix &router) {
 
 std::vector<int32_t> NextExperts::guess(Context &ctx, int64_t layer, const Activations &x) {
     const Matrix &router = *routers_[layer];
-    const int64_t num = router.rows, k = std::min(top_k_, num);
+    const int64_t num = router.rows, k = std::min(top_k(), num);
     if (router.inner != x.inner) refuse("a router of another width");
     if (room_ < x.rows * num) {
+        logits_ = Buffer(x.rows * num * 4);
         room_ = x.rows * num;
-        logits_ = Buffer(room_ * 4);
     }
     float *logits = (float *)logits_.get();
     Queue queue(num_panels(num));

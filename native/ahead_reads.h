@@ -4,6 +4,7 @@
 // not be read is read again by whoever asks (docs/decisions/0017-look-ahead.md).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -25,7 +26,7 @@ class NextExperts {
     explicit NextExperts(int64_t num_layers) : routers_(num_layers, nullptr) {}
     // A quantised router; the matrix outlives this.
     void set_router(int64_t layer, const Matrix &router);
-    // Of each row so many; 0: nobody guesses.
+    // Of each row so many; 0: nobody guesses. At any time.
     void set_top_k(int64_t k) { top_k_ = k; }
     int64_t top_k() const { return top_k_; }
     bool knows(int64_t layer) const { return layer < int64_t(routers_.size()) && routers_[layer] && top_k_ > 0; }
@@ -35,7 +36,8 @@ class NextExperts {
 
   private:
     std::vector<const Matrix *> routers_;
-    int64_t top_k_ = 0, room_ = 0;
+    std::atomic<int64_t> top_k_{0};
+    int64_t room_ = 0;
     Buffer logits_;
 };
 

@@ -54,6 +54,7 @@ void set_memory(ExpertLayer &layer, uintptr_t blobs, int64_t blob_bytes, uintptr
 void make_server(ExpertServer *self, Context &ctx, nb::list layers, const std::vector<uintptr_t> &addresses,
                  int64_t max_rows, int64_t k, nb::handle, ExpertSource *source) {
     if (addresses.size() != 7) refuse("a mailbox has seven parts");
+    if (addresses[1] % 8) refuse("an answer is one word of 8 bytes");
     std::vector<ExpertLayer> all;
     for (nb::handle layer : layers) {
         all.push_back(nb::cast<const ExpertLayer &>(layer));

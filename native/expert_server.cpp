@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 #if defined(__x86_64__)
@@ -125,13 +126,13 @@ bool ExpertServer::wait_for_request(int32_t seen) {
 void ExpertServer::serve(int32_t number) {
     while (wait_for_request(number)) {
         number = load_number(box_.request);
-        const AnswerStatus status = compute();
+        const AnswerStatus status = answer();
         // A request that nobody waits for any more: its memory may be in use for another.
         if (is_stopping_) return;
         // Number and status are read at once.
-        const int32_t answer[2] = {number, status};
+        const int32_t words[2] = {number, status};
         int64_t both;
-        memcpy(&both, answer, sizeof both);
+        memcpy(&both, words, sizeof both);
         __atomic_store_n((int64_t *)box_.answer, both, __ATOMIC_RELEASE);
         if (kept_number_ >= 0) look_ahead();
     }
@@ -150,8 +151,23 @@ void ExpertServer::keep_input(int64_t number, const Activations &x) {
 
 void ExpertServer::look_ahead() {
     const int64_t number = std::exchange(kept_number_, -1);
-    const std::vector<int32_t> experts = source_->guess_after(number, kept_);
-    if (!experts.empty()) source_->read_ahead(number + 1, experts);
+    try {
+        source_->look_ahead(number, kept_);
+    } catch (const std::exception &) { // nobody asked for a guess
+    }
+}
+
+// Memory may be refused while experts are read. Nothing leaves the thread: it would end the process.
+AnswerStatus ExpertServer::answer() {
+    try {
+        try {
+            return compute();
+        } catch (const std::exception &error) {
+            if (source_) source_->set_failure(box_.request[1], error);
+        }
+    } catch (...) { // not even for the text
+    }
+    return ANSWER_FAILED;
 }
 
 // Entries of an expert side by side. False if the request names what there is not.

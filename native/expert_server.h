@@ -27,7 +27,7 @@ struct Mailbox {
     float *outputs;         // [rows * k, hidden]
 };
 
-enum AnswerStatus { ANSWER_GOOD = 0, ANSWER_NOT_FINITE = 1, ANSWER_REFUSED = 2, ANSWER_NOT_READ = 3 };
+enum AnswerStatus { ANSWER_GOOD = 0, ANSWER_NOT_FINITE = 1, ANSWER_REFUSED = 2, ANSWER_NOT_READ = 3, ANSWER_FAILED = 4 };
 
 // What has been done for one layer; of the experts, those that were read from a file first.
 struct ServedCounts {
@@ -69,6 +69,7 @@ class ExpertServer {
 
     void serve(int32_t number);
     bool wait_for_request(int32_t seen);
+    AnswerStatus answer();
     AnswerStatus compute();
     bool group_entries(const ExpertLayer &layer, int64_t num_entries);
     bool run_groups(const ExpertLayer &layer, const Activations &x, const std::vector<Group> &groups);

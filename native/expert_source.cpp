@@ -94,9 +94,11 @@ std::vector<int32_t> ExpertSource::guess_after(int64_t layer, const Activations 
     return next_.guess(ctx_, next, x);
 }
 
-void ExpertSource::read_ahead(int64_t layer, const std::vector<int32_t> &experts) {
+void ExpertSource::look_ahead(int64_t layer, const Activations &x) {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (lock) ahead_.begin(layer, experts);
+    if (!lock) return;
+    const std::vector<int32_t> experts = guess_after(layer, x);
+    if (!experts.empty()) ahead_.begin(layer + 1, experts);
 }
 
 void ExpertSource::close() {
@@ -105,6 +107,7 @@ void ExpertSource::close() {
 }
 
 std::vector<int64_t> ExpertSource::cached_keys() const {
+    std::lock_guard<std::mutex> lock(mutex_);
     std::vector<int64_t> keys;
     for (int32_t place = newest_; place >= 0; place = places_[place].after) keys.push_back(places_[place].key);
     return keys;
@@ -183,6 +186,12 @@ void ExpertSource::set_failure(int64_t key, const ExpertFile &file, const ReadFa
     set_failure("cannot read " + name_of(key) + ": " + reason + ".\n  file: " + file.path + ", offset " + offset);
 }
 
+void ExpertSource::set_failure(int64_t layer, const std::exception &error) {
+    const bool is_memory = dynamic_cast<const std::bad_alloc *>(&error);
+    set_failure("cannot read experts of layer " + std::to_string(layer) + ": " +
+                (is_memory ? "the system gave no memory for them" : error.what()) + ".");
+}
+
 void ExpertSource::set_failure(const std::string &text) {
     std::lock_guard<std::mutex> lock(failure_mutex_);
     failure_ = text;
@@ -191,6 +200,8 @@ void ExpertSource::set_failure(const std::string &text) {
 ExpertFetch::ExpertFetch(ExpertSource &source, int64_t layer, std::vector<int32_t> experts, bool is_scan)
     : source_(source), lock_(source.mutex_), layer_(layer), experts_(std::move(experts)), is_scan_(is_scan),
       blobs_(experts_.size(), nullptr) {
+    // Nothing may be thrown once a place has left the order: no destructor would follow.
+    for (auto *numbers : {&ready_, &held_, &missing_}) numbers->reserve(experts_.size());
     source_.ahead_.make_way(layer_, experts_);
     SourceCounts &counts = source_.counts_[layer_];
     if (is_scan_) counts.scanned += int64_t(experts_.size());
@@ -237,17 +248,16 @@ void ExpertFetch::begin_reads() {
     const size_t run =
         std::clamp<size_t>(source_.num_places() / (SCAN_FLIGHTS * (is_scan_ ? SCAN_PLACES : 1)), 1, RUN);
     while (next_missing_ < missing_.size() && (!is_scan_ || flights_.size() < SCAN_FLIGHTS)) {
-        Flight flight;
-        bool is_good = false;
+        // Whatever is thrown, the destructor finds the places.
+        Flight &flight = flights_.emplace_back();
         try {
-            is_good = begin_flight(flight, run);
+            if (begin_flight(flight, run)) continue;
+            flights_.pop_back();
         } catch (const std::exception &error) { // no memory for what has to be packed
-            drop(flight);
-            source_.set_failure("cannot read experts of layer " + std::to_string(layer_) + ": " + error.what() + ".");
             has_failed_ = true;
+            source_.set_failure(layer_, error);
         }
-        if (!is_good) return;
-        flights_.push_back(std::move(flight));
+        return;
     }
 }
 
@@ -257,6 +267,10 @@ bool ExpertFetch::begin_flight(Flight &flight, size_t most) {
     std::vector<uint8_t *> targets;
     const bool is_ahead = next_missing_ < num_ahead_;
     const size_t end = std::min(is_ahead ? num_ahead_ : missing_.size(), next_missing_ + most);
+    const size_t num = end - next_missing_;
+    // Nothing may be thrown while a place is neither free nor the flight's.
+    flight.items.reserve(num), flight.places.reserve(num), flight.reads.reserve(is_ahead ? num : 1);
+    keys.reserve(num), targets.reserve(num);
     for (; next_missing_ < end; next_missing_++) {
         int32_t place = source_.take_place();
         if (place < 0) break;
@@ -294,7 +308,7 @@ void ExpertFetch::count_time(const Flight &flight) {
 }
 
 // What was read ahead and did not come is read as if it had never been.
-bool ExpertFetch::wait(Flight &flight) {
+bool ExpertFetch::wait(Flight &flight) try {
     for (size_t i = 0; i < flight.reads.size(); i++) {
         if (flight.reads[i]->wait()) continue;
         if (!flight.reads[i]->is_ahead()) return false;
@@ -304,6 +318,9 @@ bool ExpertFetch::wait(Flight &flight) {
         if (!flight.reads[i]->wait()) return false;
     }
     return true;
+} catch (const std::exception &error) {
+    source_.set_failure(layer_, error);
+    return false;
 }
 
 bool ExpertFetch::next() {
@@ -318,12 +335,13 @@ bool ExpertFetch::next() {
     if (has_failed_) return false;
     if (has_hits) return true;
     if (flights_.empty()) return false;
+    const auto begin = Clock::now();
+    const ExpertReads &first = *flights_.front().reads.front();
+    // What is there already may have been for long, and what others read meanwhile took their time.
+    const bool is_timed = flights_.size() == 1 && !first.is_ahead() && !first.is_done();
+    const bool is_good = wait(flights_.front());
     Flight flight = std::move(flights_.front());
     flights_.pop_front();
-    const auto begin = Clock::now();
-    // What is there already may have been for long, and what others read meanwhile took their time.
-    const bool is_timed = flights_.empty() && !flight.reads.front()->is_ahead() && !flight.reads.front()->is_done();
-    const bool is_good = wait(flight);
     if (is_good && is_timed) count_time(flight);
     const int64_t waited = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     wait_nanoseconds_ += waited;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -95,10 +96,10 @@ class ExpertSource {
     // Whom the layers' routers would choose; set before anybody fetches.
     NextExperts &next_experts() { return next_; }
     // Experts of the layer after `layer` that rows with this input of `layer` may want; empty where
-    // nobody guesses, or nothing of that layer is in files alone. Runs the pool.
+    // nobody guesses, or nothing of that layer is in files alone. Runs the pool; for who fetches.
     std::vector<int32_t> guess_after(int64_t layer, const Activations &x);
-    // Reads experts before they are asked for, unless somebody fetches.
-    void read_ahead(int64_t layer, const std::vector<int32_t> &experts);
+    // Guesses and reads them before they are asked for, unless somebody fetches.
+    void look_ahead(int64_t layer, const Activations &x);
 
     const SourceCounts &counts(int64_t layer) const { return counts_[layer]; }
     // Bytes of reads that were waited for to their end, and the time from their beginning on.
@@ -106,6 +107,8 @@ class ExpertSource {
     int64_t timed_nanoseconds() const { return timed_nanoseconds_; }
     // What went wrong last; taken once, empty where nothing did since.
     std::string take_failure();
+    // Something else than a read went wrong while experts of a layer were brought.
+    void set_failure(int64_t layer, const std::exception &error);
     // Reads on their way end; the files may be closed afterwards.
     void close();
 
@@ -153,7 +156,7 @@ class ExpertSource {
     int32_t newest_ = -1, oldest_ = -1;
     std::unique_ptr<SourceCounts[]> counts_;
     std::atomic<int64_t> timed_bytes_{0}, timed_nanoseconds_{0};
-    std::mutex mutex_; // of places; held as long as experts are fetched
+    mutable std::mutex mutex_; // of places; held as long as experts are fetched
     std::mutex failure_mutex_;
     std::string failure_;
     std::atomic<bool> is_direct_refused_{false};

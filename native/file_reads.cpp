@@ -11,8 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <stdexcept>
-#include <system_error>
+#include <exception>
 
 namespace strata {
 
@@ -259,7 +258,7 @@ void FileReader::add_threads(int64_t num_pieces) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
         while (int64_t(crew.threads.size()) < wanted) crew.threads.emplace_back(work, &crew);
-    } catch (const std::system_error &) {
+    } catch (const std::exception &) { // no thread, or no memory for one
         // The threads there are, or whoever waits, do the work.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -39,10 +39,10 @@ class MailboxLayout:
 
     ``request`` int32 [4]: number, layer, rows, fault (0 none, 1 no answer in time, 2 refused).
     ``answer`` int32 [2]: number, status (0 good, 1 a value is not finite, 2 the request made no
-    sense, 3 an expert could not be read). ``ids`` int32 [N, K], -1 where an expert is not asked
-    for. ``codes`` int8 [N, D], ``scales`` float32 [N, D / 32], ``sums`` int32 [N, D / 16]: the
-    activations of docs/numerics.md. ``outputs`` float32 [N * K, D]. ``routed`` int32 [L, N, K]:
-    what each layer of the last window asked for.
+    sense, 3 an expert could not be read, 4 something else went wrong). ``ids`` int32 [N, K], -1
+    where an expert is not asked for. ``codes`` int8 [N, D], ``scales`` float32 [N, D / 32],
+    ``sums`` int32 [N, D / 16]: the activations of docs/numerics.md. ``outputs`` float32 [N * K, D].
+    ``routed`` int32 [L, N, K]: what each layer of the last window asked for.
     """
 
     num_layers: int

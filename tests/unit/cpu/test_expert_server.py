@@ -39,7 +39,7 @@ class Card:
         blobs = np.zeros((NUM_EXPERTS, layer.expert_bytes + 64), np.uint8)
         for expert in range(NUM_EXPERTS):
             shapes = ((size, hidden), (size, hidden), (hidden, size))
-            rows = (_rows(10 * expert + role, *shape) for role, shape in enumerate(shapes))
+            rows = (rows_of(10 * expert + role, *shape) for role, shape in enumerate(shapes))
             layer.pack(ctx, *rows, blobs[expert])
         self.factors = np.ones((NUM_EXPERTS, 3), np.float32)
         layer.set_memory(blobs.ctypes.data, blobs.shape[1], self.factors.ctypes.data)
@@ -91,7 +91,7 @@ class Card:
         return outputs[row * TOP_K]
 
 
-def _rows(seed: int, num: int, inner: int) -> np.ndarray:
+def rows_of(seed: int, num: int, inner: int) -> np.ndarray:
     """[num, bytes] rows of Q8_0: a factor of 0.5 and codes of one sign, so no output is 0."""
     raw = np.zeros((num, FORMATS["Q8_0"].row_bytes(inner)), np.uint8)
     blocks = raw.reshape(num, -1, 34)

@@ -6,6 +6,11 @@ The yardstick is the server of test_expert_server, whose experts are all in memo
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +22,7 @@ from tests.unit.cpu.test_expert_server import (
     TOP_K,
     UNWRITTEN,
     Card,
+    rows_of,
 )
 
 from strata import _native
@@ -24,10 +30,11 @@ from strata.tiers.hand_off import SERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 NOT_READ = 3
 PAGE = 4096
+# Width of experts whose blocks are megabytes.
+LARGE = 1024
 
 
 class FileCard(Card):
@@ -130,3 +137,79 @@ def test_a_value_that_is_not_finite_is_told_from_files_too(cards) -> None:
     files.factors[1, 0] = np.inf
     assert files.ask(0, 1)[0] == 1
     assert files.ask(0, 2)[0] == GOOD
+
+
+class RawCard(Card):
+    """Two layers of the same large experts, as a GGUF stores them: to be packed, in more memory."""
+
+    def __init__(self, ctx: _native.Context, path: Path, num_ahead: int) -> None:
+        super().__init__(ctx, LARGE, LARGE)
+        raw = [
+            rows_of(10 * expert + role, LARGE, LARGE)
+            for expert in range(NUM_EXPERTS)
+            for role in range(3)
+        ]
+        path.write_bytes(b"".join(part.tobytes() for part in raw))
+        size = raw[0].nbytes
+        extents = np.array([(0, part * size, size) for part in range(len(raw))] * 2).reshape(
+            -1, 3, 3
+        )
+        self.descriptor = os.open(path, os.O_RDONLY)
+        place, num_places = -(-self.layer.expert_bytes // PAGE) * PAGE, NUM_EXPERTS + num_ahead
+        self.memory = np.zeros(num_places * place + 2 * PAGE, np.uint8)
+        first = self.memory.ctypes.data + -self.memory.ctypes.data % PAGE
+        layers, files = [self.layer] * 2, [(str(path), -1, self.descriptor)]
+        self.source = _native.ExpertSource(
+            ctx, layers, files, extents, first, num_places, place, self.memory, num_ahead
+        )
+        owners = (self.factors, self.box, self.memory)
+        self.server = _native.ExpertServer(
+            ctx, layers, self.addresses, 2, TOP_K, owners, self.source
+        )
+
+
+def serve_without_memory(path: Path) -> None:
+    """In a process of its own, whose memory is limited while it is asked."""
+    ctx = _native.Context(2, "scalar")
+    memory, files = Card(ctx, LARGE, LARGE), RawCard(ctx, path, 1)
+    for card in (memory, files):
+        card.start()
+    assert files.ask(0, -1)[0] == GOOD
+    # One that was read ahead, and did not come.
+    content = path.read_bytes()
+    os.truncate(path, 0)
+    files.source.fetch(0, [], False, [1])
+    time.sleep(0.2)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (1 << 20), limits[1]))
+    for ids in [(1, -1), (2, 3)]:
+        assert files.ask(*ids, layer=1)[0] == NOT_READ
+        assert files.source.take_failure() == (
+            "cannot read experts of layer 1: the system gave no memory for them."
+        )
+        assert files.source.cached_keys == [0]
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    path.write_bytes(content)
+    for ids in REQUESTS:
+        status, outputs = files.ask(*ids, layer=1)
+        assert status == GOOD
+        assert np.array_equal(outputs, memory.ask(*ids)[1])
+    for card in (memory, files):
+        assert card.server.stop(ANSWER_SECONDS)
+    print("served")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits are Linux's")
+def test_memory_that_is_refused_has_a_status_and_the_next_is_right(tmp_path: Path) -> None:
+    module = "tests.unit.cpu.test_expert_server_files"
+    code = f"import sys, {module} as t; t.serve_without_memory(t.Path(sys.argv[1]))"
+    # Large pieces come from the system each time, and go back to it; no thread has room in reserve.
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}  # noqa: TID251 - of a child
+    env["MALLOC_ARENA_MAX"] = "1"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "raw")],
+        capture_output=True, text=True, timeout=60, check=False,
+        env=env, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "served\n"), done.stderr
