@@ -190,7 +190,7 @@ class Conversation:
         live = self._live
         live.pages = self._pages.save(live.pages, len(live.tokens))
         if self._keeping.ram_bytes and (history := self._history(with_end=False)) is not None:
-            self._parked.add(history)
+            self._add_parked(history)
         self._live = Live()
         return Suspended(live, snapshot)
 
@@ -291,8 +291,16 @@ class Conversation:
     def _park(self) -> None:
         if (history := self._history()) is None:
             return
-        self._parked.add(history)
+        self._add_parked(history)
         self._save(history)
+
+    def _add_parked(self, history: History) -> None:
+        """What was read ahead makes room for what was used."""
+        self._parked.add(history)
+        if self._files is not None:
+            held_bytes = self._files.held_bytes
+            if held_bytes and self._parked.num_bytes + held_bytes > self._keeping.ram_bytes:
+                self._files.forget_ahead()
 
     def _save(self, history: History) -> None:
         """Hands the live conversation to the files, unless they have it."""

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 # that the page cache, in which experts may lie, is pushed out.
 _RAM_SHARE: Final = 4
 _MOST_RAM_BYTES: Final = 8 * GiB
-# Read while a model loads, for a request that may never come: no more than a moment of a disk.
-_MOST_AHEAD_BYTES: Final = 64 * MiB
+# Read when the model is loaded, for requests that may never come: a moment of any disk, or little
+# beside what was read before.
+_AHEAD_BYTES: Final = 64 * MiB
+_AHEAD_SHARE: Final = 16
 
 
 def open_conversation(parts: Parts, settings: Settings) -> Conversation:
@@ -43,7 +45,8 @@ def open_conversation(parts: Parts, settings: Settings) -> Conversation:
                 f"{settings.conversation_dir}.\n  Try: no --conversation-dir"
             )
         budget_bytes = settings.conversation_disk * MiB
-        ahead_bytes = min(ram_bytes, _MOST_AHEAD_BYTES)
+        loaded_bytes = sum(parts.model.memory_report().values())
+        ahead_bytes = min(ram_bytes, max(_AHEAD_BYTES, loaded_bytes // _AHEAD_SHARE))
         files = ConversationFiles(
             settings.conversation_dir, parts.identity, budget_bytes, ahead_bytes
         )

@@ -58,11 +58,19 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class _File:
+    """Tells a file from one that took its place, or was written to."""
+
+    inode: int
+    num_bytes: int
+    written_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Ahead:
     """A conversation read before anybody asked for it, and which file that was."""
 
-    path: Path
-    file: tuple[int, int, int]
+    file: _File
     history: History
 
 
@@ -73,8 +81,8 @@ class ConversationFiles:
         folder: made if it is not there.
         identity: model and arithmetic; files of another are skipped.
         budget_bytes: of all files of this kind in the folder; the oldest go first.
-        ahead_bytes: the file used last is read at once if it has no more than these: whoever
-            comes back after a restart mostly goes on with it, and need not wait for the reading.
+        ahead_bytes: of files that are read at once, those used last first: whoever comes back
+            after a restart mostly goes on with one of them, and need not wait for the reading.
 
     Raises:
         SettingsError: the folder cannot be used.
@@ -92,7 +100,7 @@ class ConversationFiles:
         self._waiting: dict[str, History] = {}
         self._is_busy = False
         self._is_closed = False
-        self._ahead: _Ahead | None = None
+        self._ahead: dict[Path, _Ahead] = {}
         self._num = {"saved": 0, "skipped": 0, "failed": 0, "deleted": 0}
         self._last_write = (0, 0.0)
         try:
@@ -155,8 +163,14 @@ class ConversationFiles:
     @property
     def held_bytes(self) -> int:
         """Host memory of what was read ahead."""
-        ahead = self._ahead
-        return 0 if ahead is None else bytes_of([ahead.history])
+        with self._lock:
+            return bytes_of([ahead.history for ahead in self._ahead.values()])
+
+    def forget_ahead(self) -> None:
+        """Gives that memory back; the files are still there."""
+        with self._lock:
+            self._ahead_bytes = 0
+            self._ahead.clear()
 
     def report(self) -> dict[str, int]:
         """Counts since the start, and what is held."""
@@ -194,19 +208,25 @@ class ConversationFiles:
                 self._entries[contents.key] = _Entry(path, contents)
 
     def _read_ahead(self) -> None:
-        """Reads the file used last, unless it is too large. What is wrong with it is said when it
-        is asked for."""
+        """Reads the files used last, as many as are allowed. What is wrong with one is said when
+        it is asked for."""
         with self._lock:
             paths = [entry.path for entry in self._entries.values()]
-        with contextlib.suppress(CheckpointError, OSError, MemoryError):
-            path = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
-            if path is None or path.stat().st_size > self._ahead_bytes:
+        files = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                files.append((_which_file(path), path))
+        num_bytes = 0
+        for file, path in sorted(files, key=lambda item: item[0].written_ns, reverse=True):
+            num_bytes += file.num_bytes
+            if self._is_closed or num_bytes > self._ahead_bytes:
                 return
-            file = _which_file(path)
-            ahead = _Ahead(path, file, read_history(path, _ALL_TOKENS))
-            with self._lock:
-                # Whoever was faster has read it without this.
-                self._ahead = ahead if _which_file(path) == file else None
+            with contextlib.suppress(CheckpointError, OSError, MemoryError):
+                ahead = _Ahead(file, read_history(path, _ALL_TOKENS))
+                with self._lock:
+                    # Whoever was faster has read it without this.
+                    if num_bytes <= self._ahead_bytes and _which_file(path) == file:
+                        self._ahead[path] = ahead
 
     def _take_ahead(self, path: Path) -> History | None:
         """What was read ahead of that file, once, if the file is still the same.
@@ -216,11 +236,8 @@ class ConversationFiles:
         """
         file = _which_file(path)
         with self._lock:
-            ahead = self._ahead
-            if ahead is None or ahead.path != path:
-                return None
-            self._ahead = None
-        return ahead.history if ahead.file == file else None
+            ahead = self._ahead.pop(path, None)
+        return None if ahead is None or ahead.file != file else ahead.history
 
     def _write_all(self) -> None:
         """The thread."""
@@ -267,8 +284,7 @@ class ConversationFiles:
             return  # another process has cleaned up
         with self._lock:
             self._entries[history.key] = _Entry(path, contents)
-            if self._ahead is not None and self._ahead.path == path:
-                self._ahead = None
+            self._ahead.pop(path, None)
             self._num["saved"] += 1
             self._last_write = (num_bytes, time.perf_counter() - begin_s)
 
@@ -293,8 +309,8 @@ class ConversationFiles:
     def _drop(self, key: str) -> _Entry | None:
         with self._lock:
             entry = self._entries.pop(key, None)
-            if self._ahead is not None and entry is not None and self._ahead.path == entry.path:
-                self._ahead = None
+            if entry is not None:
+                self._ahead.pop(entry.path, None)
             return entry
 
     def _skip(self, path: Path, reason: str) -> None:
@@ -303,10 +319,9 @@ class ConversationFiles:
         telemetry.notice(f"conversation-file {path}", f"{path} is skipped: {reason}")
 
 
-def _which_file(path: Path) -> tuple[int, int, int]:
-    """Tells it from one that took its place, or was written to."""
+def _which_file(path: Path) -> _File:
     status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return _File(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _open_private(path: str, flags: int) -> int:

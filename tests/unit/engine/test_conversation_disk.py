@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,35 +89,43 @@ def test_a_conversation_outlives_its_process(tmp_path: Path):
     assert len(list((tmp_path / "new" / "folder").iterdir())) == 2
 
 
-def reads_ahead(folder: Path, ahead: int = PLENTY) -> Process:
-    """A process whose thread has read what it reads before it is asked."""
+def reads_ahead(folder: Path, num: int = 1, ahead: int = PLENTY) -> Process:
+    """A process whose thread has read so many files before it is asked."""
     process = Process(folder, ahead=ahead)
     end_s = time.monotonic() + 5
-    while process.files.held_bytes == 0 and ahead:
+    while len(process.files._ahead) < num:
         assert time.monotonic() < end_s
         time.sleep(0.005)
     return process
 
 
-def test_the_newest_is_read_before_it_is_asked_for(tmp_path: Path, monkeypatch):
-    saved(tmp_path, ONE, ONE + 1)
-    again = reads_ahead(tmp_path)
+def test_those_used_last_are_read_before_they_are_asked_for(tmp_path: Path, monkeypatch):
+    paths = saved(tmp_path, ONE, ONE + 1, ONE + 2)
+    again = reads_ahead(tmp_path, 2, sum(path.stat().st_size for path in paths[1:]))
     assert again.conversation.checkpoint_bytes == again.files.held_bytes > 0
     with monkeypatch.context() as patch:
         patch.setattr("strata.engine.conversation_disk.read_history", pytest.fail)
         assert again.ask(MORE + 1) == 60
-    assert again.files.held_bytes == 0  # it is the live one's now
+        assert again.ask(MORE + 2) == 60
+    assert again.files.held_bytes == 0  # they are the session's now
     assert again.ask(MORE) == 60  # read when asked for
-    assert again.report("from_disk") == 2
+    assert again.report("from_disk") == 3
     again.dies()
 
 
-def test_another_than_the_newest_is_read_when_asked_for(tmp_path: Path):
+def test_what_was_read_ahead_makes_room_for_what_is_parked(tmp_path: Path):
     saved(tmp_path, ONE, ONE + 1)
-    again = reads_ahead(tmp_path)
+    again = reads_ahead(tmp_path, 2)
+    keeping = replace(KEEPING, ram_bytes=again.files.held_bytes * 19 // 10)
+    again.conversation = Conversation(FakeSession(50, 400, 1), keeping, again.files)
+    again.ask(ONE + 2)
+    again.ask(ONE + 3)
+    assert again.report("parked") == 1
+    assert again.files.held_bytes > 0
+    again.ask(ONE + 4)
+    assert again.report("parked") == 2
+    assert again.files.held_bytes == 0
     assert again.ask(MORE) == 60
-    assert again.ask(MORE + 1) == 60
-    assert again.report("from_disk") == 2
     again.dies()
 
 
