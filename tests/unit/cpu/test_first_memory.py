@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from strata.model_spec import ModelSpec
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(resource, "RUSAGE_THREAD"), reason="this system does not count for a thread"
+)
+
 CAPACITY = 8192
 PAGE_BYTES = 4096
 
@@ -30,9 +34,10 @@ def spec() -> ModelSpec:
 
 
 def num_faults(action: Callable[[], object]) -> int:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    """Of this thread; one for each page that is first written, and now and then another."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     action()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
 
 
 def empty_cells(spec: ModelSpec) -> CpuCells:
@@ -44,19 +49,20 @@ def test_the_first_cells_are_there(spec: ModelSpec):
     size = cells.page_tokens
     page = tuple(np.ones_like(part) for part in cells.save(0, size))
     num_bytes = sum(part.nbytes for part in page)
-    assert num_bytes > 20 * PAGE_BYTES
+    num_pages = num_bytes // PAGE_BYTES
+    assert num_pages > 40
     cells = empty_cells(spec)
     cells.touch(2 * num_bytes + 1)
     for start in (0, size):
         assert not any(part.any() for part in cells.save(start, start + size))
-        assert num_faults(lambda at=start: cells.load(at, at + size, page)) < 5
+        assert num_faults(lambda at=start: cells.load(at, at + size, page)) < num_pages / 4
 
 
 def test_no_more_is_taken_than_was_allowed(spec: ModelSpec):
     cells = empty_cells(spec)
     one = sum(part.nbytes for part in cells.save(0, cells.page_tokens))
     cells = empty_cells(spec)
-    assert num_faults(lambda: cells.touch(one - 1)) < 5
+    assert num_faults(lambda: cells.touch(one - 1)) < one // PAGE_BYTES / 4
     short = CpuCells(spec, [QsaState(spec, 10, 10, np.float32)], None)
     short.touch(1 << 30)  # more than there is
 
@@ -64,8 +70,9 @@ def test_no_more_is_taken_than_was_allowed(spec: ModelSpec):
 def test_rows_of_a_short_question_have_their_memory(spec: ModelSpec):
     rows = Scratch(spec, 2048, CAPACITY).rows(16)
     views = [rows.xn, rows.residual, rows.gate, rows.x, rows.out, rows.q_gate, rows.router_logits]
-    assert sum(view.nbytes for view in views) > 20 * PAGE_BYTES
-    assert num_faults(lambda: [view.fill(1) for view in views]) < 5
+    num_pages = sum(view.nbytes for view in views) // PAGE_BYTES
+    assert num_pages > 40
+    assert num_faults(lambda: [view.fill(1) for view in views]) < num_pages / 4
 
 
 def test_the_first_rows_of_a_table_find_the_index_there():
