@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from strata import telemetry
+
 # Kernels run in Triton's interpreter where no card is. Triton reads this while it is imported, and
 # other packages import it too, so the choice is made before the first test module is.
 if not Path("/dev/nvidiactl").exists():
@@ -25,6 +27,15 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def notices():
+    """What is said during a test, line by line."""
+    seen: list[str] = []
+    stop = telemetry.listen(lambda event: seen.append(event.message))
+    yield seen
+    stop()
 
 
 @pytest.fixture(scope="session", autouse=True)

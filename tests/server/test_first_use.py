@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.server.conftest import Served, fetch
 
-from strata import telemetry
 from strata.engine.model_text import ModelText
 from strata.engine.sampling_params import SamplingParams
 from strata.server.first_use import make_first_use
@@ -24,8 +23,6 @@ from strata.settings import Settings
 from strata.text.chat_template import ChatTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from strata import Engine
 
 MESSAGES = [{"role": "user", "content": "What is 12*12?"}]
@@ -35,14 +32,6 @@ LONG = "the river keeps a stone for every name it has forgotten and the hill cou
 @pytest.fixture(scope="module")
 def model() -> ModelSide:
     return ModelSide.open(Settings())
-
-
-@pytest.fixture
-def notices() -> Iterator[list[str]]:
-    seen: list[str] = []
-    stop = telemetry.listen(lambda event: seen.append(event.message))
-    yield seen
-    stop()
 
 
 def with_template(model: ModelSide, source: str | None) -> ModelSide:

@@ -35,9 +35,9 @@ class SourceLlamaCpp:
         self._step_tokens = options.step_tokens
         model_params = library.llama_model_default_params()
         model_params.n_gpu_layers = options.gpu_layers
-        overrides = _experts_in_ram(options.cpu_expert_layers)
-        model_params.tensor_buft_overrides = ctypes.addressof(overrides)
         if options.cpu_expert_layers:
+            overrides = _experts_in_ram(options.cpu_expert_layers)  # alive until it is loaded
+            model_params.tensor_buft_overrides = ctypes.addressof(overrides)
             # Page-locked memory, which a card copies from faster than from a mapped file.
             model_params.load_mode = library.LLAMA_LOAD_MODE_NONE
         self._model = library.llama_model_load_from_file(str(options.model).encode(), model_params)

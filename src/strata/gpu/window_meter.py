@@ -16,6 +16,7 @@ import numpy as np
 from strata.tiers.counters import TierCounts, TierTally, first_mentions
 from strata.tiers.hand_off import ROUND_TRIP_S, SERVED
 from strata.tiers.rates import CostMeter, unknown_read
+from strata.tiers.share import processor_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -194,10 +195,7 @@ class WindowMeter:
         """What layers took beyond computing is what their reads took."""
         if not has_read.any():
             return
-        alone = self._split.asked_cost
-        beside = self._split.beside_cost or alone
-        own_s = np.where(
-            copied > 0, beside.once + beside.each * computed, alone.once + alone.each * computed
-        )
+        split = self._split
+        own_s = processor_seconds(computed, copied, split.asked_cost, split.beside_cost)
         beyond = np.maximum(seconds - own_s, 1e-6)
         self._read.add(since[has_read, _SERVED["from_file"]], beyond[has_read])

@@ -13,7 +13,7 @@ import numpy as np
 
 from strata.tiers.policy_table import DEFAULT_POLICY, PolicyOptions
 from strata.tiers.replay import replay
-from strata.tiers.share import NUM_STAGES, Cost, balanced, fixed_counts
+from strata.tiers.share import NUM_STAGES, Cost, balanced, fixed_counts, processor_seconds
 from strata.tiers.slots import layer_slots, shared_slots, spread_keys
 
 if TYPE_CHECKING:
@@ -211,8 +211,7 @@ def forecast(
     by_card = np.where(copied > 0, staged.once + staged.each * copied, idle_s)
     cost = rates.read
     read = np.where(demand.from_file > 0, cost.once + demand.from_file * cost.each * scale, 0.0)
-    by_host = np.where(copied > 0, beside.once + beside.each * left, asked.once + asked.each * left)
-    by_host = np.where(left > 0, by_host, 0.0) + read
+    by_host = processor_seconds(left, copied, asked, beside) + read
     ends = np.maximum(by_host, by_card)
     late = np.where(demand.misses > 0, np.maximum(0.0, ends - idle_s), 0.0)
     is_host = by_host > by_card

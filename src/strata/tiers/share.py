@@ -31,6 +31,22 @@ class Cost(NamedTuple):
         return self.once + self.each * num if num else 0.0
 
 
+def processor_seconds(
+    left: NDArray[np.int64], copied: NDArray[np.int64], asked: Cost, beside: Cost | None
+) -> NDArray[np.float64]:
+    """What the processor takes for layers: 0 where nothing is left to it.
+
+    Args:
+        left: misses that it computes; any shape.
+        copied: misses that the card copies meanwhile; a shape that goes with it.
+        asked: of the processor by itself.
+        beside: of the processor while the card copies; None for the same.
+    """
+    busy = asked if beside is None else beside
+    seconds = np.where(copied > 0, busy.once + busy.each * left, asked.once + asked.each * left)
+    return np.where(left > 0, seconds, 0.0)
+
+
 def balanced(
     max_misses: int,
     asked: Cost,
@@ -59,9 +75,7 @@ def balanced(
     misses = np.arange(max_misses + 1)[:, None]
     copied = np.arange(max_misses + 1)[None, :]
     left = np.maximum(misses - copied, 0)
-    busy = asked if beside is None else beside
-    by_host = np.where(copied > 0, busy.once + busy.each * left, asked.once + asked.each * left)
-    by_host = np.where(left > 0, by_host, 0.0)
+    by_host = processor_seconds(left, copied, asked, beside)
     by_card = np.where(copied > 0, staged.once + staged.each * copied, idle)
     ends = np.maximum(by_host, by_card)
     limit = max_misses if max_staged is None else max_staged

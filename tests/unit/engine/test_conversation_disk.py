@@ -15,28 +15,18 @@ import numpy as np
 import pytest
 from tests.fakes import FakeSession
 
-from strata import telemetry
 from strata.engine.conversation import Conversation
 from strata.engine.conversation_disk import ConversationFiles
 from strata.engine.conversation_points import Keeping
 from strata.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 PLENTY = 1 << 30
 ONE = np.full(60, 3, np.int32)
 MORE = np.append(ONE, [4, 5]).astype(np.int32)
 KEEPING = Keeping(turn_id=1, worth_tokens=8)
-
-
-@pytest.fixture
-def notices() -> Iterator[list[str]]:
-    seen: list[str] = []
-    stop = telemetry.listen(lambda event: seen.append(event.message))
-    yield seen
-    stop()
 
 
 class Process:
