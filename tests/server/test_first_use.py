@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 import resource
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -59,6 +61,23 @@ def test_a_long_text_finds_memory_there(model: ModelSide):
 def test_any_template_will_do(model: ModelSide, source: str | None, notices: list[str]):
     make_first_use(with_template(model, source))
     assert not notices
+
+
+ENDLESS = """
+from types import SimpleNamespace
+from strata.server.first_use import begin_first_use
+
+def chat(messages, values):
+    while True:
+        pass
+
+begin_first_use(SimpleNamespace(text=SimpleNamespace(has_chat_template=True), chat=chat))
+"""
+
+
+def test_a_template_that_never_ends_holds_nobody_up():
+    ended = subprocess.run([sys.executable, "-c", ENDLESS], timeout=60, check=False)
+    assert ended.returncode == 0
 
 
 def test_nothing_shows_it(engine: Engine):

@@ -7,6 +7,7 @@ text needs on its way to tokens. Leaves nothing behind that an answer or a count
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from strata.server.model_side import ModelSide
 
 _BODIES: Final = (ChatRequest, CompletionRequest, MessagesRequest, ResponsesRequest)
-# Some thousands of tokens, in a few milliseconds; their memory stays with the thread that asks.
+# Some thousands of tokens, in a few milliseconds; memory of an ended thread is the next one's.
 _TEXT: Final = "Of what the first one asks for, most is there before 1 word of it is read.\n" * 300
 
 
+def begin_first_use(model: ModelSide) -> None:
+    """Makes it in a thread that nobody waits for: a file's template may never end."""
+    threading.Thread(target=make_first_use, args=(model,), name="first-use", daemon=True).start()
+
+
 def make_first_use(model: ModelSide) -> None:
-    """Makes it; some 20 ms of a thread such as those that read prompts."""
+    """Makes it, in some 20 ms."""
     for kind in _BODIES:
         with contextlib.suppress(msgspec.ValidationError):
             msgspec.convert({}, kind)

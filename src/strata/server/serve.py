@@ -25,7 +25,7 @@ from strata.server.connections import BoundedConnection
 from strata.server.engine_process import EngineProcess
 from strata.server.engine_state import Limits
 from strata.server.faults import Fault
-from strata.server.first_use import make_first_use
+from strata.server.first_use import begin_first_use
 from strata.server.garbage import collect_between_answers
 from strata.server.model_side import ModelSide
 from strata.server.monitor import Monitor
@@ -205,13 +205,13 @@ async def _run(
     _end_on_signals(server)
     serving.engine.start()
     monitor.start()
+    begin_first_use(serving.model)
     watch = asyncio.ensure_future(_watch_loading(serving, server, on_ready))
     beside = [
         asyncio.ensure_future(work)
         for work in (
             _end_answers(serving, server),
             collect_between_answers(lambda: serving.engine.num_open == 0),
-            asyncio.to_thread(make_first_use, serving.model),
         )
     ]
     try:
