@@ -45,30 +45,32 @@ def show(label, kernel, arguments, warps, stages, sass_dir, *, has_loop=False):
 
 
 def bf16(sass_dir):
-    for name, (tokens, rows, warps, stages) in (
-        ("large", bf16_prompt.LARGE),
-        ("small", bf16_prompt.SMALL),
-    ):
+    for tiling in (bf16_prompt.LARGE, bf16_prompt.SMALL):
+        count, tail, _ = bf16_prompt.tiles_of_rows(RANK + STREAMS, tiling.count)
         arguments = {
             "x_ptr": "*fp32", "x_stride": "i32", "gamma_ptr": "*fp32", "inverse_ptr": "*fp32",
             "weights_ptr": "*bf16", "out_ptr": "*fp32", "plane": "i32", "out_stride": "i32",
             "num_tokens": "i32", "num_rows": "i32", "INNER": HIDDEN, "STREAMS": STREAMS,
-            "TOKENS": tokens, "ROWS": rows, "STAGES": stages,
+            "PARTS": bf16_prompt.EXACT, "TOKENS": tiling.tokens, "ROWS": 64, "COUNT": count,
+            "TAIL": tail, "STAGES": tiling.stages,
         }  # fmt: skip
         kernel = bf16_prompt._bf16_kernel
-        show(f"BF16 {name}", kernel, arguments, warps, 0, sass_dir, has_loop=True)
+        label = f"BF16 {tuple(tiling)}"
+        show(label, kernel, arguments, tiling.warps, 0, sass_dir, has_loop=True)
+    mix = read_prompt.MIX_TILING
     arguments = {
         "parts_ptr": "*bf16", "plane": "i32", "panels_ptr": "*bf16", "streams_ptr": "*fp32",
         "inverse_ptr": "*fp32", "gamma_ptr": "*fp32", "x_ptr": "*fp32", **CODES,
-        "num_tokens": "i32", "INNER": RANK, "LOADS": RANK // 32, "D": HIDDEN, "STREAMS": STREAMS,
-        "TOKENS": read_prompt.MIX_TILING[0], "STAGES": read_prompt.MIX_TILING[2],
+        "num_tokens": "i32", "INNER": RANK, "LOADS": RANK // 32, "D": HIDDEN,
+        "STREAMS": STREAMS, "PARTS": bf16_prompt.EXACT, "TOKENS": mix.tokens,
+        "BLOCKS": mix.blocks, "STAGES": mix.stages,
     }  # fmt: skip
-    kernel, warps = read_prompt._up_mix_kernel, read_prompt.MIX_TILING[1]
-    show("up and mix", kernel, arguments, warps, 0, sass_dir, has_loop=True)
+    kernel = read_prompt._up_mix_kernel
+    show(f"up and mix {tuple(mix)}", kernel, arguments, mix.warps, 0, sass_dir, has_loop=True)
     arguments = {
         "sums_ptr": "*fp32", "plane": "i32", "stride": "i32", "first": "i32", "first_inject": "i32",
         "parts_ptr": "*bf16", "parts_plane": "i32", "inject_ptr": "*fp32", "RANK": RANK,
-        "RANK_TILE": 512, "STREAMS": STREAMS, "STREAM_TILE": STREAMS,
+        "RANK_TILE": 512, "STREAMS": STREAMS, "STREAM_TILE": STREAMS, "PARTS": bf16_prompt.EXACT,
     }  # fmt: skip
     show("between them", read_prompt._between_kernel, arguments, 2, 0, sass_dir)
 

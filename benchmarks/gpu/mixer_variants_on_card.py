@@ -20,10 +20,12 @@ import compile_ahead
 import prompt_mixer_inputs as mixers
 import torch
 
-from strata.gpu.kernels import attention_prompt, conv_prompt, delta_scan
+from strata.gpu.float_matrix import pack_floats
+from strata.gpu.kernels import attention_prompt, bf16_prompt, conv_prompt, delta_scan, read_prompt
 from strata.gpu.kernels.prompt_codes import empty_prompt_codes
 
-SHAPE = mixers.Shape()
+MODULES = (attention_prompt, bf16_prompt, conv_prompt, delta_scan, read_prompt)
+SHAPE, RANK = mixers.Shape(), 320
 HALVES, INT8 = attention_prompt.SPARSE_HALVES, attention_prompt.SPARSE_INT8
 WALK = (delta_scan.WALK_COLUMNS, delta_scan.WALK_WARPS, delta_scan.WALK_STAGES,
         delta_scan.WALK_PARTS)  # fmt: skip
@@ -43,13 +45,26 @@ ATTENTION = {
     "dense": [(attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS), (64, 32), (64, 64),
               (128, 64), (128, 16)],
 }  # fmt: skip
-KINDS = {"scan": SCAN, "attention": ATTENTION}
+# Parts of an activation, then the tiling.
+READ = {
+    "down": [(3, 128, 3, 8, 3), (3, 128, 2, 8, 3), (3, 128, 5, 8, 3), (3, 64, 3, 4, 3),
+             (3, 64, 2, 4, 3), (3, 64, 5, 4, 3), (3, 128, 3, 8, 2), (3, 128, 2, 8, 2),
+             (3, 128, 2, 8, 4), (3, 64, 5, 8, 3), (2, 128, 3, 8, 3), (2, 128, 2, 8, 3),
+             (2, 128, 5, 8, 3), (2, 64, 3, 4, 3), (2, 128, 2, 4, 3), (3, 128, 2, 4, 3),
+             (3, 64, 4, 4, 3), (3, 256, 2, 8, 3)],
+    "up": [(3, 64, 1, 8, 3), (3, 64, 1, 4, 3), (3, 128, 1, 8, 3), (3, 64, 1, 8, 2),
+           (3, 64, 1, 4, 2), (3, 128, 1, 8, 2), (3, 64, 2, 8, 2), (3, 32, 1, 4, 3),
+           (3, 32, 2, 4, 3), (3, 32, 1, 2, 3), (3, 64, 1, 8, 4), (3, 128, 1, 4, 2),
+           (2, 64, 1, 8, 3), (2, 64, 1, 4, 3), (2, 128, 1, 8, 3), (2, 128, 1, 8, 2),
+           (2, 64, 2, 8, 2)],
+}  # fmt: skip
+KINDS = {"scan": SCAN, "attention": ATTENTION, "read": READ}
 
 
 @contextlib.contextmanager
 def chosen(kind, variant):
     """Launches take this variant meanwhile."""
-    before = [dict(vars(module)) for module in (attention_prompt, conv_prompt, delta_scan)]
+    before = [dict(vars(module)) for module in MODULES]
     if kind == "walk":
         (delta_scan.WALK_COLUMNS, delta_scan.WALK_WARPS, delta_scan.WALK_STAGES,
          delta_scan.WALK_PARTS) = variant  # fmt: skip
@@ -59,6 +74,12 @@ def chosen(kind, variant):
         conv_prompt.TILE_ROWS, conv_prompt.TILE_WARPS = variant
     elif kind == "norm":
         delta_scan.NORM_ROWS, delta_scan.NORM_WARPS = variant
+    elif kind == "down":
+        read_prompt._PARTS = variant[0]
+        bf16_prompt.LARGE = bf16_prompt.Tiling(*variant[1:])
+    elif kind == "up":
+        read_prompt._PARTS = variant[0]
+        read_prompt.MIX_TILING = read_prompt.MixTiling(*variant[1:])
     elif kind == "dense":
         attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS = variant
     else:
@@ -66,7 +87,7 @@ def chosen(kind, variant):
     try:
         yield
     finally:
-        for module, kept in zip((attention_prompt, conv_prompt, delta_scan), before, strict=True):
+        for module, kept in zip(MODULES, before, strict=True):
             vars(module).update(kept)
 
 
@@ -99,6 +120,44 @@ class Scan:
             codes=self.codes, bad=self.bad,
         )  # fmt: skip
         return self.codes.codes, self.codes.scales
+
+
+class Read:
+    """A hyper-connection's read of a whole chunk, with random matrices."""
+
+    def __init__(self, device):
+        hyper, streams = SHAPE.streams * SHAPE.hidden, SHAPE.streams
+        torch.manual_seed(1)
+        self.streams = torch.randn(SHAPE.rows, streams, SHAPE.hidden, device=device) * 3
+        self.gamma = torch.rand(hyper, device=device) + 0.5
+        both = (torch.randn(RANK + streams, hyper, device=device) / 8).bfloat16()
+        up = (torch.randn(hyper, RANK, device=device) / 4).bfloat16()
+        self.down_matrix, self.up_matrix = (
+            pack_floats("BF16", matrix.view(torch.uint8), matrix.shape[1]) for matrix in (both, up)
+        )
+        self.inverse = torch.rand(SHAPE.rows, streams, device=device)
+        self.room = torch.empty(both.numel(), dtype=torch.bfloat16, device=device)
+        self.sums = torch.empty(streams, SHAPE.rows, len(both), device=device)
+        self.parts = torch.empty(3, SHAPE.rows, RANK, dtype=torch.bfloat16, device=device)
+        self.inject = torch.empty(SHAPE.rows, streams, device=device)
+        self.x = torch.empty(SHAPE.rows, SHAPE.hidden, device=device)
+        self.codes = empty_prompt_codes(SHAPE.rows, SHAPE.hidden, device)
+        self.bad = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def down(self):
+        read_prompt.down_prompt(
+            self.streams, self.inverse, self.gamma, self.down_matrix, self.room, self.sums
+        )
+        return (self.sums,)
+
+    def up(self):
+        columns = ((0, RANK), (RANK, RANK + SHAPE.streams))
+        read_prompt.between_prompt(self.sums, columns, self.parts, self.inject)
+        read_prompt.up_mix_prompt(
+            self.parts, self.up_matrix, self.streams, self.inverse, self.gamma, self.x, self.codes,
+            self.bad, read_prompt.MIX_TILING,
+        )  # fmt: skip
+        return self.x, self.codes.codes
 
 
 class Attention:
@@ -136,9 +195,12 @@ def alike(chosen, num_blocks):
 def subjects(kinds, device):
     """By kind, what runs a variant of it."""
     scan = Scan(device) if SCAN.keys() & kinds else None
-    return {
-        kind: getattr(scan, kind) if kind in SCAN else Attention(kind, device).run for kind in kinds
-    }
+    read = Read(device) if READ.keys() & kinds else None
+    runs = {}
+    for kind in kinds:
+        owner = scan if kind in SCAN else read if kind in READ else None
+        runs[kind] = Attention(kind, device).run if owner is None else getattr(owner, kind)
+    return runs
 
 
 def compile_variants(kinds, workers):

@@ -55,5 +55,5 @@ def test_a_row_has_its_bits_alone_and_in_any_tile(
     whole = _product(matrix, x, device)
     for first, end in ((0, 1), (64, 130), (129, 130)):
         assert torch.equal(_product(matrix, x[first:end], device), whole[first:end])
-    monkeypatch.setattr(bf16_prompt, "_LEAST_TILES", 0)
+    monkeypatch.setattr(bf16_prompt, "_LEAST_PROGRAMS", 0)
     assert torch.equal(_product(matrix, x, device), whole)

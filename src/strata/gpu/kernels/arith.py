@@ -134,6 +134,34 @@ def silu(x):
 
 
 @triton.jit
+def near_exp(x):
+    """exp(x) to 2 units of the last place and |x| / 2^24: where no bits are promised, in 2 steps."""
+    return tl.exp2(x * _LOG2_E)  # noqa: TID251 - near is enough where this is used
+
+
+@triton.jit
+def _near_inverse(y):
+    """1 / y to a unit of the last place, y at least 1; zero from 2^126 on."""
+    if INTERPRETED:
+        return tl.div_rn(1.0, y)
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def near_sigmoid(x):
+    """1 / (1 + exp(-x)) to 2^-22 and |x| / 2^24; a NaN stays one."""
+    return _near_inverse(1.0 + near_exp(-x))
+
+
+@triton.jit
+def near_silu(x):
+    """x / (1 + exp(-x)), as near."""
+    return x * _near_inverse(1.0 + near_exp(-x))
+
+
+@triton.jit
 def signed_byte(words, index: tl.constexpr):
     """Byte ``index`` of int32 words, sign-extended."""
     return (words << (24 - 8 * index)) >> 24

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, exp, sigmoid
+from strata.gpu.kernels.arith import INTERPRETED, LAUNCH, div, near_exp, sigmoid
 from strata.gpu.kernels.halves import halves_of, split
 from strata.gpu.kernels.index_prompt import num_dense_rows
 from strata.gpu.kernels.qsa_append import CELL_GROUP
@@ -220,8 +220,8 @@ def _attend_tile(
     is_seen = index[:, None] < seen[None, :]
     score = tl.where(is_seen, score * _PER_QUERY_UNIT, float("-inf"))
     new_largest = tl.maximum(largest, tl.max(score, axis=0))
-    weights = tl.where(is_seen, exp(score - new_largest[None, :]), 0.0)
-    shrink = exp(largest - new_largest)
+    weights = tl.where(is_seen, near_exp(score - new_largest[None, :]), 0.0)
+    shrink = near_exp(largest - new_largest)
     total = total * shrink + tl.sum(weights, axis=0)
     new_acc = ()
     if IS_INT8:

@@ -1,17 +1,19 @@
 """BF16 matrices times the rows of a prompt, on tensor cores.
 
 A float32 activation is the exact sum of three bfloat16 (8 bits each), so three products of a matrix
-instruction lose nothing but the rounding of sums; that is seven times as fast as the fixed order of
+instruction lose nothing but the rounding of sums; two of them keep 16 bits, which is where a sum of
+thousands of float32 products is itself. Both are several times as fast as the fixed order of
 ``float_prompt``, which plain matrices have in decode windows. Activations are read as they are and
-cut in the registers. Where a prompt is cut changes no bit, since a row's sums do not depend on the
-others; nor does the tile, since a result is the same chain of matrix instructions in any.
+cut in the registers, once for all weight rows of a program. Where a prompt is cut changes no bit,
+since a row's sums do not depend on the others; nor does the tile, since a result is the same chain
+of matrix instructions in any.
 
 Reference: a product in float64.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -25,16 +27,26 @@ if TYPE_CHECKING:
 
     from strata.gpu.float_matrix import FloatMatrix
 
-PARTS = 3
-"""Parts of an activation."""
+EXACT, NEAR = 3, 2
+"""Parts of an activation: all of it, or its first 16 bits and the seventeenth in the rounding."""
 
-# Tiles: rows of activations and of weights, warps, steps under way. The large one makes half the
-# small one's reads; with few rows, or few weights, it would leave most of a card idle. Compiled for
-# sm_90 (compiled_prompt.py): 214 and 128 registers, nothing spilled, 3.0 and 4.8 instructions for
-# each of the matrix unit. Not measured on a card yet.
-LARGE, SMALL = (128, 128, 8, 3), (64, 64, 4, 3)
-# The large one is taken from so many tiles on: two for each multiprocessor of an H200.
-_LEAST_TILES = 264
+
+class Tiling(NamedTuple):
+    """Rows of activations, tiles of 64 weight rows at most, warps, and steps under way."""
+
+    tokens: int
+    count: int
+    warps: int
+    stages: int
+
+
+LARGE, SMALL = Tiling(128, 3, 8, 3), Tiling(64, 1, 4, 3)
+"""The large one reads activations once for 320 weight rows; with few rows of activations it would
+leave most of a card idle."""
+
+# The large one is taken from so many programs on: one for each multiprocessor of an H200.
+_LEAST_PROGRAMS = 132
+_ROWS, _TAIL = 64, 16  # weight rows of a tile, and of the last where no more are left
 _STEP = tl.constexpr(32)  # values of a step
 _UNPACK_LOADS = 8
 
@@ -59,8 +71,8 @@ def unpack_bf16(weights: FloatMatrix, out: Tensor) -> None:
 def bf16_prompt_product(weights: FloatMatrix, x: Tensor, room: Tensor, out: Tensor) -> None:
     """out[t] = weights x[t].
 
-    Bytes a row: 4 for each value, once for each tile of weight rows. Grid: tiles of activations
-    times tiles of weight rows, neighbours share activations.
+    Bytes a row: 4 for each value, once for each group of tiles of weight rows. Grid: tiles of
+    activations times groups, neighbours share activations.
 
     Args:
         weights: a BF16 matrix of ``inner`` columns, a multiple of 32.
@@ -70,7 +82,7 @@ def bf16_prompt_product(weights: FloatMatrix, x: Tensor, room: Tensor, out: Tens
     """
     rows = room[: weights.num_rows * weights.inner].view(weights.num_rows, weights.inner)
     unpack_bf16(weights, rows)
-    launch_product(x, None, None, rows, out[None], 1)
+    launch_product(x, None, None, rows, out[None], 1, EXACT)
 
 
 def launch_product(
@@ -80,6 +92,8 @@ def launch_product(
     weights: Tensor,
     out: Tensor,
     num_streams: int,
+    num_parts: int,
+    tiling: Tiling | None = None,
 ) -> None:
     """out[s, t] = inverse[t, s] * (weights of s . (gamma of s * x[t] of s)) for streams s.
 
@@ -90,16 +104,31 @@ def launch_product(
         weights: [R, S * D] bfloat16, contiguous.
         out: [S, T, R] float32, columns side by side.
         num_streams: S.
+        num_parts: EXACT or NEAR.
+        tiling: LARGE or SMALL by the size if None.
     """
     num_tokens, num_rows = len(x), len(weights)
-    large = cdiv(num_tokens, LARGE[0]) * cdiv(num_rows, LARGE[1]) * num_streams
-    tokens, tile, warps, stages = LARGE if large >= _LEAST_TILES else SMALL
-    tiles = cdiv(num_tokens, tokens) * cdiv(num_rows, tile)
-    _bf16_kernel[(tiles, num_streams)](
+    if tiling is None:
+        _, _, groups = tiles_of_rows(num_rows, LARGE.count)
+        programs = cdiv(num_tokens, LARGE.tokens) * groups * num_streams
+        tiling = LARGE if programs >= _LEAST_PROGRAMS else SMALL
+    count, tail, groups = tiles_of_rows(num_rows, tiling.count)
+    _bf16_kernel[(cdiv(num_tokens, tiling.tokens) * groups, num_streams)](
         x, x.stride(0), gamma, inverse, weights, out, out.stride(0), out.stride(1), num_tokens,
-        num_rows, INNER=x.shape[1] // num_streams, STREAMS=num_streams, TOKENS=tokens, ROWS=tile,
-        STAGES=stages, num_warps=warps, **LAUNCH,
+        num_rows, INNER=x.shape[1] // num_streams, STREAMS=num_streams, PARTS=num_parts,
+        TOKENS=tiling.tokens, ROWS=_ROWS, COUNT=count, TAIL=tail, STAGES=tiling.stages,
+        num_warps=tiling.warps, **LAUNCH,
     )  # fmt: skip
+
+
+def tiles_of_rows(num_rows: int, most: int) -> tuple[int, int, int]:
+    """Tiles of a program, rows of a narrow one behind them or 0, and programs for all rows."""
+    tiles, rest = divmod(num_rows, _ROWS)
+    if 0 < tiles <= most and 0 < rest <= _TAIL:
+        return tiles, _TAIL, 1
+    tiles += rest > 0
+    count = cdiv(tiles, cdiv(tiles, most))
+    return count, 0, cdiv(tiles, count)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -125,16 +154,23 @@ def _top_half(x):
 
 
 @triton.jit
-def cut_value(x):
-    """Eight bits of x after eight others, as three bfloat16; their sum is x.
+def cut_value(x, PARTS: tl.constexpr):
+    """x as a sum of bfloat16, the lowest first: three are x, two its nearest of 17 bits.
 
-    Cut and not rounded: a card rounds to bfloat16 an eighth as fast as it cuts.
+    Cut and not rounded but for the last of two: a card rounds to bfloat16 an eighth as fast.
     """
     top, high = _top_half(x)
-    x -= top
-    top, middle = _top_half(x)
-    _, low = _top_half(x - top)
-    return high, middle, low
+    rest = x - top
+    parts = ()
+    if PARTS == 2:
+        # Of an infinity there is no rest, and whatever stands for it, the first part says so.
+        _, low = _top_half((rest.to(tl.int32, bitcast=True) + 32768).to(tl.float32, bitcast=True))
+        parts = (low, high)
+    else:
+        top, middle = _top_half(rest)
+        _, low = _top_half(rest - top)
+        parts = (low, middle, high)
+    return parts
 
 
 @triton.jit
@@ -147,32 +183,68 @@ def tile_dot(a, b, total):
     return total
 
 
+@triton.jit
+def add_parts(parts, w, total):
+    """total + sum of parts @ w; parts and w of bfloat16."""
+    for p in tl.static_range(len(parts)):
+        total = tile_dot(parts[p], w, total)
+    return total
+
+
+@triton.jit
+def _store_sums(
+    total, out_ptr, out_stride, scale_ptr, token, row, num_tokens, num_rows, HAS_SCALE: tl.constexpr
+):
+    if HAS_SCALE:
+        total *= tl.load(scale_ptr)[:, None]
+    at = out_ptr + token.to(tl.int64)[:, None] * out_stride + row[None, :]
+    tl.store(at, total, (token < num_tokens)[:, None] & (row < num_rows)[None, :])
+
+
 @triton.jit(do_not_specialize=["num_tokens", "num_rows"])
 def _bf16_kernel(
     x_ptr, x_stride, gamma_ptr, inverse_ptr, weights_ptr, out_ptr, plane, out_stride, num_tokens,
-    num_rows, INNER: tl.constexpr, STREAMS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
+    num_rows, INNER: tl.constexpr, STREAMS: tl.constexpr, PARTS: tl.constexpr, TOKENS: tl.constexpr,
+    ROWS: tl.constexpr, COUNT: tl.constexpr, TAIL: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    row_tiles = (num_rows + ROWS - 1) // ROWS
-    token = tl.program_id(0) // row_tiles * TOKENS + tl.arange(0, TOKENS)
-    row = tl.program_id(0) % row_tiles * ROWS + tl.arange(0, ROWS)
+    groups = (num_rows + COUNT * ROWS + TAIL - 1) // (COUNT * ROWS + TAIL)
+    token = tl.program_id(0) // groups * TOKENS + tl.arange(0, TOKENS)
+    first = tl.program_id(0) % groups * (COUNT * ROWS)
     stream = tl.program_id(1)
     column = tl.arange(0, _STEP)
-    w_row = tl.minimum(row, num_rows - 1) * (STREAMS * INNER) + stream * INNER
-    w_at = weights_ptr + w_row[None, :] + column[:, None]
+    weights_ptr += stream * INNER
+    last = num_rows - 1
     source = tl.minimum(token, num_tokens - 1).to(tl.int64)
     x_at = x_ptr + (source * x_stride + stream * INNER)[:, None] + column[None, :]
-    total = tl.zeros([TOKENS, ROWS], tl.float32)
+    totals, at = (), ()
+    for t in tl.static_range(COUNT):
+        row = tl.minimum(first + t * ROWS + tl.arange(0, ROWS), last)
+        at += (weights_ptr + row[None, :] * (STREAMS * INNER) + column[:, None],)
+        totals += (tl.zeros([TOKENS, ROWS], tl.float32),)
+    tail_row = first + COUNT * ROWS + tl.arange(0, 16)
+    tail_at = tl.minimum(tail_row, last)[None, :] * (STREAMS * INNER) + column[:, None]
+    tail = tl.zeros([TOKENS, 16], tl.float32)
     for step in tl.range(0, INNER // _STEP, num_stages=STAGES):
-        w = tl.load(w_at + step * _STEP)
         x = tl.load(x_at + step * _STEP)
         if gamma_ptr is not None:
             x *= tl.load(gamma_ptr + stream * INNER + step * _STEP + column)[None, :]
-        high, middle, low = cut_value(x)
-        total = tile_dot(low, w, total)
-        total = tile_dot(middle, w, total)
-        total = tile_dot(high, w, total)
-    if inverse_ptr is not None:
-        total *= tl.load(inverse_ptr + source * STREAMS + stream)[:, None]
-    at = stream.to(tl.int64) * plane + token.to(tl.int64)[:, None] * out_stride + row[None, :]
-    tl.store(out_ptr + at, total, (token < num_tokens)[:, None] & (row < num_rows)[None, :])
+        parts = cut_value(x, PARTS)
+        added = ()
+        for t in tl.static_range(COUNT):
+            added += (add_parts(parts, tl.load(at[t] + step * _STEP), totals[t]),)
+        totals = added
+        if TAIL > 0:
+            tail = add_parts(parts, tl.load(weights_ptr + tail_at + step * _STEP), tail)
+    out_ptr += stream.to(tl.int64) * plane
+    scale_ptr = inverse_ptr + source * STREAMS + stream if inverse_ptr is not None else None
+    for t in tl.static_range(COUNT):
+        row = first + t * ROWS + tl.arange(0, ROWS)
+        _store_sums(
+            totals[t], out_ptr, out_stride, scale_ptr, token, row, num_tokens, num_rows,
+            inverse_ptr is not None,
+        )  # fmt: skip
+    if TAIL > 0:
+        _store_sums(
+            tail, out_ptr, out_stride, scale_ptr, token, tail_row, num_tokens, num_rows,
+            inverse_ptr is not None,
+        )  # fmt: skip

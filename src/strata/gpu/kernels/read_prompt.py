@@ -13,13 +13,19 @@ Reference: ``strata.reference.hyper_connections``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import triton
 import triton.language as tl
 
-from strata.gpu.kernels.arith import LAUNCH, div, sigmoid, silu
-from strata.gpu.kernels.bf16_prompt import cut_value, launch_product, tile_dot, unpack_bf16
+from strata.gpu.kernels.arith import LAUNCH, div, near_sigmoid, silu
+from strata.gpu.kernels.bf16_prompt import (
+    EXACT,
+    add_parts,
+    cut_value,
+    launch_product,
+    unpack_bf16,
+)
 from strata.gpu.kernels.prompt_codes import store_prompt_codes
 from strata.gpu.kernels.sizes import cdiv, next_power_of_2
 
@@ -27,27 +33,33 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from strata.gpu.float_matrix import FloatMatrix
+    from strata.gpu.kernels.bf16_prompt import Tiling
     from strata.gpu.kernels.prompt_codes import PromptCodes
 
-MIX_TILING = (64, 8, 3)
-"""Of the up product, a block of 32 columns of every stream: rows of activations, warps, stages.
 
-With four warps a thread has twice the sums and keeps 632 bytes of them in memory; with eight, 106
-registers and nothing there (compiled for sm_90). The streams are added in the order in which Triton
-lays them out: in one thread, one after the other, with this and most others; 32 rows of eight warps
-(and 62 % of the speed) have two streams in another warp, and so other last bits.
-"""
+class MixTiling(NamedTuple):
+    """Rows of activations, blocks of 32 columns (of every stream), warps, and steps under way."""
+
+    tokens: int
+    blocks: int
+    warps: int
+    stages: int
+
+
+MIX_TILING = MixTiling(64, 1, 8, 3)
 _STEP = tl.constexpr(32)
+# Both products lose no more than sums of float32 do, and what they make is gates.
+_PARTS = EXACT
 
 
 def down_prompt(
     streams: Tensor, inverse: Tensor, gamma: Tensor, weights: FloatMatrix, room: Tensor,
-    sums: Tensor,
+    sums: Tensor, tiling: Tiling | None = None,
 ) -> None:  # fmt: skip
     """sums[s] = weights (stream s * inverse * gamma), columns of stream s only.
 
-    Operations: 3 * 6.6 MFLOP a row at 324 x 10240. Bytes a row: 41 KB, read once for each tile of
-    weight rows. Grid: (tiles of activations times tiles of weight rows, streams).
+    Operations: 2 * 6.6 MFLOP a row at 324 x 10240. Bytes a row: 41 KB, read once for each group of
+    tiles of weight rows. Grid: (tiles of activations times groups, streams).
 
     Args:
         streams: [N, S, D] float32; D a multiple of 32.
@@ -56,11 +68,14 @@ def down_prompt(
         weights: a BF16 matrix of S * D columns.
         room: flat bfloat16 of at least the matrix's size, scratch.
         sums: [S, N, weight rows] float32, columns side by side.
+        tiling: of the product; by the size if None.
     """
     num_rows, num_streams, _ = streams.shape
     rows = room[: weights.num_rows * weights.inner].view(weights.num_rows, weights.inner)
     unpack_bf16(weights, rows)
-    launch_product(streams.view(num_rows, -1), gamma, inverse, rows, sums, num_streams)
+    launch_product(
+        streams.view(num_rows, -1), gamma, inverse, rows, sums, num_streams, _PARTS, tiling
+    )
 
 
 def between_prompt(
@@ -68,12 +83,12 @@ def between_prompt(
 ) -> None:
     """parts = silu(low / S), split for the up product; inject = its products.
 
-    Bytes a row: 1.3 KB for each sum, 1.9 KB. Grid: (N).
+    Bytes a row: 1.3 KB for each sum, 1.3 KB. Grid: (N).
 
     Args:
         sums: of ``down_prompt``.
         columns: (first, end) of the low rank values and of the injection, weight rows of down.
-        parts: [3, at least N, r] bfloat16; r a multiple of 32.
+        parts: [2, at least N, r] bfloat16; r a multiple of 32.
         inject: [N, S] float32.
     """
     (first, end), (first_inject, _) = columns
@@ -81,7 +96,7 @@ def between_prompt(
     _between_kernel[(num_rows,)](
         sums, sums.stride(0), sums.stride(1), first, first_inject, parts, parts.stride(0), inject,
         RANK=end - first, RANK_TILE=next_power_of_2(end - first), STREAMS=num_streams,
-        STREAM_TILE=next_power_of_2(num_streams), num_warps=2, **LAUNCH,
+        STREAM_TILE=next_power_of_2(num_streams), PARTS=_PARTS, num_warps=2, **LAUNCH,
     )  # fmt: skip
 
 
@@ -94,12 +109,14 @@ def up_mix_prompt(
     x: Tensor,
     codes: PromptCodes,
     bad: Tensor,
-    tiling: tuple[int, int, int] = MIX_TILING,
+    tiling: MixTiling = MIX_TILING,
 ) -> None:
     """x = mean over the streams of normed stream * sigmoid(up . low), and its codes.
 
-    Operations: 3 * 6.6 MFLOP a row at rank 320. Bytes a row: streams 41 KB, x and codes 13 KB.
-    Grid: tiles of 64 rows times blocks of 32 columns, neighbours share activations.
+    Operations: 2 * 6.6 MFLOP a row at rank 320, 10,240 gates. Bytes a row: streams 41 KB, x and
+    codes 13 KB. Grid: tiles of 64 rows times blocks of 32 columns, neighbours share activations.
+    Gates are a card's own approximations (``arith.near_sigmoid``): the promised sequence took
+    longer than the product.
 
     Args:
         parts: of ``between_prompt``.
@@ -113,12 +130,13 @@ def up_mix_prompt(
         tiling: as MIX_TILING.
     """
     num_rows, num_streams, width = streams.shape
-    tokens, warps, stages = tiling
-    _up_mix_kernel[(cdiv(num_rows, tokens) * (width // 32),)](
+    blocks = tiling.blocks if width % (32 * tiling.blocks) == 0 else 1
+    _up_mix_kernel[(cdiv(num_rows, tiling.tokens) * (width // (32 * blocks)),)](
         parts, parts.stride(0), weights.panels.view(parts.dtype), streams, inverse, gamma, x,
         codes.codes, codes.scales, codes.scaled_sums, codes.scaled_half_sums, bad, num_rows,
         INNER=weights.inner, LOADS=weights.panels.shape[1] // 512, D=width, STREAMS=num_streams,
-        TOKENS=tokens, STAGES=stages, num_warps=warps, **LAUNCH,
+        PARTS=_PARTS, TOKENS=tiling.tokens, BLOCKS=blocks, STAGES=tiling.stages,
+        num_warps=tiling.warps, **LAUNCH,
     )  # fmt: skip
 
 
@@ -126,6 +144,7 @@ def up_mix_prompt(
 def _between_kernel(
     sums_ptr, plane, stride, first, first_inject, parts_ptr, parts_plane, inject_ptr,
     RANK: tl.constexpr, RANK_TILE: tl.constexpr, STREAMS: tl.constexpr, STREAM_TILE: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, RANK_TILE)
@@ -139,45 +158,51 @@ def _between_kernel(
         low += tl.load(at + part * plane, mask, 0.0)
         inject += tl.load(at_inject + part * plane, stream < STREAMS, 0.0)
     tl.store(inject_ptr + row * STREAMS + stream, inject, stream < STREAMS)
-    high, middle, rest = cut_value(silu(div(low, float(STREAMS))))
-    tl.store(parts_ptr + row * RANK + place, high, mask)
-    tl.store(parts_ptr + parts_plane + row * RANK + place, middle, mask)
-    tl.store(parts_ptr + 2 * parts_plane + row * RANK + place, rest, mask)
+    parts = cut_value(silu(div(low, float(STREAMS))), PARTS)
+    for part in tl.static_range(PARTS):
+        tl.store(parts_ptr + part * parts_plane + row * RANK + place, parts[part], mask)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _up_mix_kernel(
     parts_ptr, plane, panels_ptr, streams_ptr, inverse_ptr, gamma_ptr, x_ptr, codes_ptr, scales_ptr,
     scaled_ptr, halves_ptr, bad_ptr, num_tokens, INNER: tl.constexpr, LOADS: tl.constexpr,
-    D: tl.constexpr, STREAMS: tl.constexpr, TOKENS: tl.constexpr, STAGES: tl.constexpr,
+    D: tl.constexpr, STREAMS: tl.constexpr, PARTS: tl.constexpr, TOKENS: tl.constexpr,
+    BLOCKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    block = tl.program_id(0) % (D // 32)
-    token = (tl.program_id(0) // (D // 32) * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)
-    row = block * (32 * STREAMS) + tl.arange(0, 32 * STREAMS)
-    place = tl.arange(0, _STEP)
-    weights = panels_ptr + (row // 8 * (LOADS * 256) + row % 8 * 32)[None, :] + place[:, None]
+    COLUMNS: tl.constexpr = 32 * BLOCKS
+    first = tl.program_id(0) % (D // COLUMNS) * BLOCKS
+    token = (tl.program_id(0) // (D // COLUMNS) * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)
     source = tl.minimum(token, num_tokens - 1)
-    low_ptr = parts_ptr + source[:, None] * INNER + place[None, :]
-    gate = tl.zeros([TOKENS, 32 * STREAMS], tl.float32)
+    place = tl.arange(0, _STEP)
+    low_at = parts_ptr + source[:, None] * INNER + place[None, :]
+    column = tl.arange(0, COLUMNS)
+    at, gates = (), ()
+    for stream in tl.static_range(STREAMS):
+        # Rows come by block of 32 columns, then by stream: ``read_order``.
+        row = (first + column // 32) * (32 * STREAMS) + stream * 32 + column % 32
+        at += (panels_ptr + (row // 8 * (LOADS * 256) + row % 8 * 32)[None, :] + place[:, None],)
+        gates += (tl.zeros([TOKENS, COLUMNS], tl.float32),)
     for step in tl.range(0, INNER // _STEP, num_stages=STAGES):
-        w = tl.load(weights + step * 256)
-        low = tl.load(low_ptr + 2 * plane + step * _STEP)
-        middle = tl.load(low_ptr + plane + step * _STEP)
-        high = tl.load(low_ptr + step * _STEP)
-        gate = tile_dot(low, w, gate)
-        gate = tile_dot(middle, w, gate)
-        gate = tile_dot(high, w, gate)
-    # Rows of a block come by stream, then by column.
-    stream = tl.arange(0, 32 * STREAMS) // 32
-    column = stream * D + block * 32 + tl.arange(0, 32 * STREAMS) % 32
-    normed = tl.load(streams_ptr + source[:, None] * (STREAMS * D) + column[None, :])
-    normed *= tl.load(inverse_ptr + source[:, None] * STREAMS + stream[None, :])
-    gated = normed * tl.load(gamma_ptr + column)[None, :] * sigmoid(gate)
-    mixed = div(tl.sum(tl.reshape(gated, [TOKENS, STREAMS, 32]), axis=1), float(STREAMS))
+        low = ()
+        for part in tl.static_range(PARTS):
+            low += (tl.load(low_at + part * plane + step * _STEP),)
+        added = ()
+        for stream in tl.static_range(STREAMS):
+            added += (add_parts(low, tl.load(at[stream] + step * 256), gates[stream]),)
+        gates = added
+    column += first * 32
+    at_stream = streams_ptr + source[:, None] * (STREAMS * D) + column[None, :]
+    mixed = tl.zeros([TOKENS, COLUMNS], tl.float32)
+    for stream in tl.static_range(STREAMS):
+        normed = tl.load(at_stream + stream * D)
+        normed *= tl.load(inverse_ptr + source * STREAMS + stream)[:, None]
+        gamma = tl.load(gamma_ptr + stream * D + column)[None, :]
+        mixed += normed * gamma * near_sigmoid(gates[stream])
+    mixed *= 1.0 / STREAMS  # a power of two
     is_row = token < num_tokens
-    at = token[:, None] * D + block * 32 + tl.arange(0, 32)[None, :]
-    tl.store(x_ptr + at, mixed, is_row[:, None])
+    tl.store(x_ptr + token[:, None] * D + column[None, :], mixed, is_row[:, None])
     store_prompt_codes(
-        mixed, token, is_row, block, codes_ptr, scales_ptr, scaled_ptr, halves_ptr, bad_ptr,
-        D // 32, TOKENS, 1,
+        mixed, token, is_row, first, codes_ptr, scales_ptr, scaled_ptr, halves_ptr, bad_ptr,
+        D // 32, TOKENS, BLOCKS,
     )  # fmt: skip
