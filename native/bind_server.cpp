@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bind_arrays.h"
+#include "expert_copies.h"
 #include "expert_server.h"
 #include "expert_source.h"
 #include "matrix.h"
@@ -157,18 +158,18 @@ std::vector<std::vector<int32_t>> fetch_all(ExpertSource &source, int64_t layer,
     return runs;
 }
 
-std::unique_ptr<ExpertReads> copy_experts(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
-                                          const std::vector<uintptr_t> &targets) {
+std::unique_ptr<ExpertCopies> copy_experts(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
+                                           const std::vector<uintptr_t> &targets, bool is_passing) {
     if (experts.size() != targets.size()) refuse("as many targets as experts are needed");
     std::vector<uint8_t *> to;
     for (const uintptr_t target : targets) to.push_back(at<uint8_t>(target));
     nb::gil_scoped_release release;
-    return begin_copies(source, layer, checked(source, layer, experts), to);
+    return std::make_unique<ExpertCopies>(source, layer, checked(source, layer, experts), to, is_passing);
 }
 
-void wait_copies(ExpertReads &reads) {
+void wait_copies(ExpertCopies &copies) {
     nb::gil_scoped_release release;
-    if (!reads.wait()) throw ExpertsNotRead(reads.source().take_failure());
+    if (!copies.wait()) throw ExpertsNotRead(copies.source().take_failure());
 }
 
 } // namespace
@@ -187,7 +188,7 @@ void bind_server(nb::module_ &m) {
                         Bytes out) { pack_blob(ctx, self, gate, up, down, out); },
              nb::arg("ctx"), nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::arg("out").noconvert())
         .def("set_memory", &set_memory, nb::arg("blobs"), nb::arg("blob_bytes"), nb::arg("scales"));
-    nb::class_<ExpertReads>(m, "ExpertReads").def("wait", &wait_copies);
+    nb::class_<ExpertCopies>(m, "ExpertCopies").def("wait", &wait_copies);
     nb::class_<ExpertSource>(m, "ExpertSource")
         .def("__init__", &make_source, nb::arg("ctx"), nb::arg("layers"), nb::arg("files"), nb::arg("extents").noconvert(),
              nb::arg("places"), nb::arg("num_places"), nb::arg("place_bytes"), nb::arg("owners"), nb::arg("num_ahead") = 0,
@@ -211,7 +212,8 @@ void bind_server(nb::module_ &m) {
         .def("read_counts", &read_source_counts, nb::arg("out").noconvert())
         .def("fetch", &fetch_all, nb::arg("layer"), nb::arg("experts"), nb::arg("is_scan"),
              nb::arg("ahead") = std::vector<int32_t>{})
-        .def("copy", &copy_experts, nb::arg("layer"), nb::arg("experts"), nb::arg("targets"), nb::keep_alive<0, 1>())
+        .def("copy", &copy_experts, nb::arg("layer"), nb::arg("experts"), nb::arg("targets"),
+             nb::arg("is_passing") = false, nb::keep_alive<0, 1>())
         .def("close", &ExpertSource::close, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<ExpertServer>(m, "ExpertServer")
         .def("__init__", &make_server, nb::arg("ctx"), nb::arg("layers"), nb::arg("addresses"), nb::arg("max_rows"),

@@ -23,8 +23,6 @@ constexpr int NUM_READERS = 64;
 constexpr size_t RUN = 32;
 // Runs of a scan on their way at once: one is computed, one has come, one is read.
 constexpr size_t SCAN_FLIGHTS = 3;
-// What passes by takes a quarter of the places at most.
-constexpr size_t SCAN_PLACES = 4;
 
 // The last `num` of `all` numbers.
 std::vector<int32_t> last_numbers(int64_t all, int64_t num) {
@@ -120,6 +118,7 @@ void ExpertSource::drop_cached() {
         unlink(place);
         give_back(place);
     }
+    num_drops_++;
     ahead_.clear();
 }
 
@@ -361,31 +360,6 @@ bool ExpertFetch::next() {
     ready_ = std::move(flight.items);
     held_ = std::move(flight.places);
     return true;
-}
-
-std::unique_ptr<ExpertReads> begin_copies(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
-                                          const std::vector<uint8_t *> &targets) {
-    std::lock_guard<std::mutex> lock(source.mutex_);
-    SourceCounts &counts = source.counts_[layer];
-    const int64_t size = expert_bytes(source.layers_[layer]);
-    std::vector<int64_t> keys;
-    std::vector<uint8_t *> rest;
-    for (size_t i = 0; i < experts.size(); i++) {
-        const int64_t key = source.key_of(layer, experts[i]);
-        const int32_t place = source.place_of_[key];
-        if (const uint8_t *home = source.homes_[key]) {
-            counts.home++;
-            memcpy(targets[i], home, size);
-        } else if (place >= 0) {
-            counts.cached++;
-            memcpy(targets[i], source.memory_of(place), size);
-        } else {
-            keys.push_back(key);
-            rest.push_back(targets[i]);
-        }
-    }
-    if (!keys.empty()) source.ahead_.make_way(-1, {});
-    return std::make_unique<ExpertReads>(source, std::move(keys), std::move(rest));
 }
 
 } // namespace strata

@@ -67,6 +67,9 @@ struct ExpertsNotRead : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// Of the places, a part that what passes by takes at most: a quarter.
+constexpr int64_t SCAN_PLACES = 4;
+
 class ExpertSource {
   public:
     // extents: for each expert of each layer one (a packed blob) or three (gate, up and down as a
@@ -90,7 +93,7 @@ class ExpertSource {
     void set_home(int64_t layer, int64_t expert, const uint8_t *blob);
     // Experts in places, the one used last first.
     std::vector<int64_t> cached_keys() const;
-    // Forgets what is in places; waits until nobody fetches.
+    // Forgets what is in places, or on its way there; waits until nobody fetches.
     void drop_cached();
 
     // Whom the layers' routers would choose; set before anybody fetches.
@@ -116,8 +119,7 @@ class ExpertSource {
     friend class AheadReads;
     friend class ExpertReads;
     friend class ExpertFetch;
-    friend std::unique_ptr<class ExpertReads> begin_copies(ExpertSource &, int64_t, const std::vector<int32_t> &,
-                                                           const std::vector<uint8_t *> &);
+    friend class ExpertCopies;
     struct Place {
         int64_t key = -1;
         int32_t before = -1, after = -1; // neighbours by use; the newest has none before it
@@ -154,6 +156,8 @@ class ExpertSource {
     std::vector<Place> places_;
     std::vector<int32_t> free_;
     int32_t newest_ = -1, oldest_ = -1;
+    int64_t num_reserved_ = 0; // places of experts that are on their way to copies
+    uint64_t num_drops_ = 0;   // how often all was forgotten
     std::unique_ptr<SourceCounts[]> counts_;
     std::atomic<int64_t> timed_bytes_{0}, timed_nanoseconds_{0};
     mutable std::mutex mutex_; // of places; held as long as experts are fetched
@@ -250,9 +254,5 @@ class ExpertFetch {
     std::deque<Flight> flights_;
     int64_t wait_nanoseconds_ = 0, num_read_ = 0, bytes_read_ = 0;
 };
-
-// Copies experts to `targets`, wherever they lie; what is in no memory is read and takes no place.
-std::unique_ptr<ExpertReads> begin_copies(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
-                                          const std::vector<uint8_t *> &targets);
 
 } // namespace strata

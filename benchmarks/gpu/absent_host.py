@@ -39,7 +39,9 @@ class AbsentHost:
     def fill_layer(self, layer: int, tensors: object) -> None:
         """Nothing."""
 
-    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
+    def read(
+        self, layer: int, experts: list[int], places: list[int], *, is_passing: bool = False
+    ) -> None:
         """Nothing."""
 
     def take_failure(self) -> None:

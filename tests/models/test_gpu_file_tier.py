@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from tests.failing_reads import failing_reads
 from tests.models.bits import one_by_one, same_bits
-from tests.models.on_card import PROMPT, gpu_model, per_layer
+from tests.models.on_card import DEVICE, PROMPT, gpu_model, per_layer
 from tests.models.smallest_model import EXPERTS, LAYERS, smallest_model
 
 from strata import _native
@@ -177,3 +178,31 @@ def test_a_prompt_is_streamed_from_the_disk(made: Made, prompt_logits, *, is_pac
     before = host.tier.counts()
     assert same_bits(model.new_session(80).prefill(PROMPT), prompt_logits)
     assert host.tier.counts().file_reads > before.file_reads
+
+
+def test_chunks_of_a_prompt_read_what_is_in_no_memory_once(made: Made) -> None:
+    # Slots hold one expert of each layer; of the others, each chunk wants all.
+    num_missing = LAYERS * (EXPERTS - 1)
+    model, host = made.model(keys=NONE, num_places=num_missing + 1, num_streamed=1)
+    # What came to slots is not cached, only what was computed to be measured, of layer 0.
+    assert all(key < EXPERTS for key in host.tier.source.cached_keys)
+    host.tier.source.drop_cached()
+    cache = model.experts
+    ahead = cache.layers[0].ahead
+    reads = []
+    for _ in range(3):
+        before = host.tier.counts().file_reads
+        ahead.begin(64, [EXPERTS] * LAYERS)
+        assert ahead.is_open
+        for number in range(LAYERS):
+            for _ in ahead.steps(number):
+                pass
+        reads.append(host.tier.counts().file_reads - before)
+    assert reads == [num_missing, 0, 0]
+    # Shorter chunks come by them another way, with those that are in slots.
+    host.tier.source.drop_cached()
+    counts = torch.ones(EXPERTS, dtype=torch.int32, device=DEVICE)
+    for num_read in (3, 0):
+        before = host.tier.counts().file_reads
+        cache.layers[1].stream(0, 3, counts)
+        assert host.tier.counts().file_reads - before == num_read

@@ -93,8 +93,11 @@ class ExpertArena(ExpertServing):
         places = (self.blob(layer, expert) for expert in every)
         pack_experts(self._ctx, shape, tensors, every, places)
 
-    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
-        """Copies experts' blobs to these addresses."""
+    def read(
+        self, layer: int, experts: list[int], places: list[int], *, is_passing: bool = False
+    ) -> None:
+        """Copies experts' blobs to these addresses; passing by or not, they stay here as well."""
+        del is_passing
         for expert, place in zip(experts, places, strict=True):
             blob = self.blob(layer, expert)
             ctypes.memmove(place, blob.ctypes.data, blob.nbytes)

@@ -65,13 +65,17 @@ class TieredExperts(ExpertServing):
         """Brings a layer's factors and kept experts into memory."""
         self.tier.fill_layer(layer, tensors)
 
-    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
+    def read(
+        self, layer: int, experts: list[int], places: list[int], *, is_passing: bool = False
+    ) -> None:
         """Copies experts' blobs to these addresses, from memory or a file.
+
+        Where they pass by, what comes from a file may stay in the cache.
 
         Raises:
             CheckpointError: the file cannot be read.
         """
-        self.tier.read(layer, experts, places)
+        self.tier.read(layer, experts, places, is_passing=is_passing)
 
     def take_failure(self) -> StrataError | None:
         """Why an expert could not be read, told once."""

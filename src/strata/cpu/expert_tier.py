@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from strata._native import Context, ExpertReads, ExpertSource
+    from strata._native import Context, ExpertCopies, ExpertSource
     from strata.cpu.expert_files import ExpertsOnDisk
     from strata.cpu.expert_layers import LayerShape
     from strata.cpu.look_ahead import LookAhead
@@ -161,17 +161,30 @@ class ExpertTier:
         self.source.read_ahead_counts(out)
         return out
 
-    def begin_read(self, layer: int, experts: list[int], places: list[int]) -> ExpertReads:
-        """Begins to copy blobs to these addresses, whole pages each; nothing is cached for it."""
-        return self.source.copy(layer, experts, places)
+    def begin_read(
+        self, layer: int, experts: list[int], places: list[int], *, is_passing: bool = False
+    ) -> ExpertCopies:
+        """Begins to copy blobs to these addresses, whole pages each.
 
-    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
+        Args:
+            layer: whose they are.
+            experts: of the layer.
+            places: addresses, one for each.
+            is_passing: they will be asked for again, since they stay nowhere: what is read of them
+                is cached as far as that leaves in the cache what was used there. Otherwise nothing
+                is.
+        """
+        return self.source.copy(layer, experts, places, is_passing)
+
+    def read(
+        self, layer: int, experts: list[int], places: list[int], *, is_passing: bool = False
+    ) -> None:
         """The same, and waits.
 
         Raises:
             CheckpointError: a file cannot be read.
         """
-        finish_read(self.begin_read(layer, experts, places))
+        finish_read(self.begin_read(layer, experts, places, is_passing=is_passing))
 
     def take_failure(self) -> str:
         """Why an expert could not be read, which and where; told once, empty where none failed."""
@@ -249,14 +262,14 @@ class ExpertTier:
         self._descriptors.clear()
 
 
-def finish_read(reads: ExpertReads) -> None:
+def finish_read(copies: ExpertCopies) -> None:
     """Waits for blobs to be where they were to go.
 
     Raises:
         CheckpointError: a file cannot be read.
     """
     try:
-        reads.wait()
+        copies.wait()
     except _native.ExpertsNotRead as error:
         raise not_read(error) from error
 

@@ -208,7 +208,7 @@ class ExpertStream:
         for first in range(0, len(far), MOVED_AT_ONCE):
             some = far[first : first + MOVED_AT_ONCE]
             wanted = [(step.layer, expert) for _, expert in some]
-            sources = self._memory.bounced(wanted, self._stream)
+            sources = self._memory.bounced(wanted, self._stream, is_passing=True)
             for (place, _), source in zip(some, sources.tolist(), strict=True):
                 self._copy(source, places[place], layer.home.blob_bytes)
         if self._stream is not None:

@@ -49,7 +49,7 @@ class HostMemory:
         limit_bytes: int | None,
         bounce_shape: tuple[int, int],
         owner: object,
-        read: Callable[[int, list[int], list[int]], None],
+        read: Callable[..., None],
     ) -> None:
         self._read = read
         self._is_card = device.type == "cuda"
@@ -97,7 +97,11 @@ class HostMemory:
             )
 
     def bounced(
-        self, wanted: Sequence[tuple[int, int]], stream: torch.cuda.Stream | None = None
+        self,
+        wanted: Sequence[tuple[int, int]],
+        stream: torch.cuda.Stream | None = None,
+        *,
+        is_passing: bool = False,
     ) -> NDArray[np.int64]:
         """Copies of experts, (layer, expert), that the card cannot read where they are.
 
@@ -108,6 +112,7 @@ class HostMemory:
         Args:
             wanted: at most as many as there are places.
             stream: that alone will read them; None: nobody knows which.
+            is_passing: they stay in no slot, so they will be asked for again.
 
         Raises:
             CheckpointError: one lies in a file that cannot be read.
@@ -120,7 +125,7 @@ class HostMemory:
             experts.append(expert)
             own.append(place)
         for layer, (experts, own) in by_layer.items():
-            self._read(layer, experts, own)
+            self._read(layer, experts, own, is_passing=is_passing)
         return np.array(places, np.int64)
 
     def _free_bounce(self, stream: torch.cuda.Stream | None) -> Tensor:

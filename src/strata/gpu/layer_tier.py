@@ -200,7 +200,7 @@ class LayerTier:
             return self._reachable
         stream = torch.cuda.current_stream() if self._reachable.is_cuda else None
         wanted = [(self._number, expert) for expert in far.tolist()]
-        places = self._memory.bounced(wanted, stream)
+        places = self._memory.bounced(wanted, stream, is_passing=True)
         table = self._reachable.clone()
         table[torch.from_numpy(far).to(table.device)] = torch.from_numpy(places).to(table.device)
         return table

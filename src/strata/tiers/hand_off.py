@@ -105,8 +105,16 @@ class ExpertHost(Protocol):
     def fill_layer(self, layer: int, tensors: ModelTensors) -> None:
         """Takes the experts of a layer from a file."""
 
-    def read(self, layer: int, experts: list[int], places: list[int]) -> None:
+    def read(
+        self, layer: int, experts: list[int], places: list[int], *, is_passing: bool = False
+    ) -> None:
         """Copies experts' blobs to these addresses, from memory or from a file.
+
+        Args:
+            layer: whose they are.
+            experts: of the layer.
+            places: addresses, one for each.
+            is_passing: they stay in no slot, so they will be asked for again.
 
         Raises:
             CheckpointError: the file cannot be read.

@@ -189,8 +189,19 @@ def serve_without_memory(path: Path) -> None:
             "cannot read experts of layer 1: the system gave no memory for them."
         )
         assert files.source.cached_keys == [0]
+    out = np.zeros(2 * len(files.blobs[0]), np.uint8)
+    targets = [out.ctypes.data, out.ctypes.data + out.nbytes // 2]
+    for _ in range(NUM_EXPERTS):
+        try:
+            files.source.copy(1, [1, 2], targets, True)
+            raise AssertionError("copies that need memory began")
+        except MemoryError:
+            pass
     resource.setrlimit(resource.RLIMIT_AS, limits)
     path.write_bytes(content)
+    files.source.copy(1, [1, 2], targets, True).wait()
+    # The places that were refused their bytes are free again: none of them was lost.
+    assert files.source.cached_keys == [NUM_EXPERTS + 2, NUM_EXPERTS + 1, 0]
     for ids in REQUESTS:
         status, outputs = files.ask(*ids, layer=1)
         assert status == GOOD

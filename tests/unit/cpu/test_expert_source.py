@@ -81,13 +81,22 @@ def reads_of(tier: ExpertTier, layer: int, experts: list[int], *, is_scan: bool 
     return tier.counts().file_reads - before
 
 
-class History:
-    """The cache as it is described: a list of keys, the one used last first."""
+class Unreadable(Exception):
+    """A read failed."""
 
-    def __init__(self, num_places: int) -> None:
-        self.num_places = num_places
+
+class History:
+    """The cache as it is described: a list of keys, the one used last first.
+
+    Attributes:
+        num_reserved: places of what is on its way to somebody's copies.
+        unreadable: keys whose reads fail.
+    """
+
+    def __init__(self, num_places: int, unreadable: frozenset[int] = frozenset()) -> None:
+        self.num_places, self.unreadable = num_places, unreadable
         self.cached: list[int] = []
-        self.num_reads = 0
+        self.num_reads = self.num_reserved = 0
 
     def fetch(self, layer: int, experts: list[int], *, is_scan: bool) -> list[list[int]]:
         keys = [layer * EXPERTS + expert for expert in experts]
@@ -98,7 +107,7 @@ class History:
         flights: list[list[int]] = []
 
         def in_use() -> int:
-            return len(held) + sum(map(len, flights))
+            return self.num_reserved + len(held) + sum(map(len, flights))
 
         most = min(MOST_OF_A_RUN, max(1, self.num_places // (12 if is_scan else 3)))
 
@@ -131,6 +140,8 @@ class History:
             if not flights:
                 return runs
             flight = flights.pop(0)
+            if self.unreadable & {keys[i] for i in flight}:
+                raise Unreadable
             self.num_reads += len(flight)
             runs.append(flight)
             held = [keys[i] for i in flight]
@@ -279,7 +290,8 @@ def test_many_may_ask_at_once(path: Path, content: np.ndarray) -> None:
             if rng.integers(2):
                 tier.source.fetch(layer, experts, bool(rng.integers(2)))
                 continue
-            tier.read(layer, experts, [row.ctypes.data for row in out])
+            targets = [row.ctypes.data for row in out]
+            tier.read(layer, experts, targets, is_passing=bool(rng.integers(2)))
             keys = [layer * EXPERTS + expert for expert in experts]
             if not np.array_equal(out[:, :used], content[keys, :used]):
                 wrong.append(seed)
@@ -290,6 +302,10 @@ def test_many_may_ask_at_once(path: Path, content: np.ndarray) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+    # No place was lost.
+    for layer in range(LAYERS):
+        tier.source.fetch(layer, list(range(EXPERTS)), False)
+    assert len(tier.source.cached_keys) == 4
     tier.close()
 
 

@@ -93,7 +93,8 @@ class Event:
 
 def test_a_buffer_is_filled_once_the_card_has_read_it(monkeypatch, events: list[str]) -> None:
     # Copies of expert n are noted as "fill n"; the card's reads of it as "read n".
-    def fill(_layer: int, experts: list[int], _places: list[int]) -> None:
+    def fill(_layer: int, experts: list[int], _places: list[int], *, is_passing: bool) -> None:
+        assert not is_passing
         events.append(f"fill {experts[0]}")
 
     cuda = SimpleNamespace(
