@@ -172,9 +172,11 @@ def test_a_store_that_was_cut_off_is_told_likewise(single, tokens, made: Made, t
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_packed", [True, False])
-def test_a_prompt_is_streamed_from_the_disk(made: Made, prompt_logits, *, is_packed: bool) -> None:
-    model, host = made.model(keys=NONE, num_places=1, is_packed=is_packed)
+@pytest.mark.parametrize(("num_places", "is_packed"), [(1, True), (4, True), (4, False)])
+def test_a_prompt_is_streamed_from_the_disk(
+    made: Made, prompt_logits, num_places: int, *, is_packed: bool
+) -> None:
+    model, host = made.model(keys=NONE, num_places=num_places, is_packed=is_packed)
     before = host.tier.counts()
     assert same_bits(model.new_session(80).prefill(PROMPT), prompt_logits)
     assert host.tier.counts().file_reads > before.file_reads
