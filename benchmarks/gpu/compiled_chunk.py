@@ -51,7 +51,7 @@ def bf16(sass_dir):
             "x_ptr": "*fp32", "x_stride": "i32", "gamma_ptr": "*fp32", "inverse_ptr": "*fp32",
             "weights_ptr": "*bf16", "out_ptr": "*fp32", "plane": "i32", "out_stride": "i32",
             "num_tokens": "i32", "num_rows": "i32", "INNER": HIDDEN, "STREAMS": STREAMS,
-            "PARTS": bf16_prompt.EXACT, "TOKENS": tiling.tokens, "ROWS": 64, "COUNT": count,
+            "TOKENS": tiling.tokens, "ROWS": 64, "COUNT": count,
             "TAIL": tail, "STAGES": tiling.stages,
         }  # fmt: skip
         kernel = bf16_prompt._bf16_kernel
@@ -62,7 +62,7 @@ def bf16(sass_dir):
         "parts_ptr": "*bf16", "plane": "i32", "panels_ptr": "*bf16", "streams_ptr": "*fp32",
         "inverse_ptr": "*fp32", "gamma_ptr": "*fp32", "x_ptr": "*fp32", **CODES,
         "num_tokens": "i32", "INNER": RANK, "LOADS": RANK // 32, "D": HIDDEN,
-        "STREAMS": STREAMS, "PARTS": bf16_prompt.EXACT, "TOKENS": mix.tokens,
+        "STREAMS": STREAMS, "PARTS": bf16_prompt.PARTS, "TOKENS": mix.tokens,
         "BLOCKS": mix.blocks, "STAGES": mix.stages,
     }  # fmt: skip
     kernel = read_prompt._up_mix_kernel
@@ -70,7 +70,7 @@ def bf16(sass_dir):
     arguments = {
         "sums_ptr": "*fp32", "plane": "i32", "stride": "i32", "first": "i32", "first_inject": "i32",
         "parts_ptr": "*bf16", "parts_plane": "i32", "inject_ptr": "*fp32", "RANK": RANK,
-        "RANK_TILE": 512, "STREAMS": STREAMS, "STREAM_TILE": STREAMS, "PARTS": bf16_prompt.EXACT,
+        "RANK_TILE": 512, "STREAMS": STREAMS, "STREAM_TILE": STREAMS, "PARTS": bf16_prompt.PARTS,
     }  # fmt: skip
     show("between them", read_prompt._between_kernel, arguments, 2, 0, sass_dir)
 

@@ -45,18 +45,11 @@ ATTENTION = {
     "dense": [(attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS), (64, 32), (64, 64),
               (128, 64), (128, 16)],
 }  # fmt: skip
-# Parts of an activation, then the tiling.
 READ = {
-    "down": [(3, 128, 3, 8, 3), (3, 128, 2, 8, 3), (3, 128, 5, 8, 3), (3, 64, 3, 4, 3),
-             (3, 64, 2, 4, 3), (3, 64, 5, 4, 3), (3, 128, 3, 8, 2), (3, 128, 2, 8, 2),
-             (3, 128, 2, 8, 4), (3, 64, 5, 8, 3), (2, 128, 3, 8, 3), (2, 128, 2, 8, 3),
-             (2, 128, 5, 8, 3), (2, 64, 3, 4, 3), (2, 128, 2, 4, 3), (3, 128, 2, 4, 3),
-             (3, 64, 4, 4, 3), (3, 256, 2, 8, 3)],
-    "up": [(3, 64, 1, 8, 3), (3, 64, 1, 4, 3), (3, 128, 1, 8, 3), (3, 64, 1, 8, 2),
-           (3, 64, 1, 4, 2), (3, 128, 1, 8, 2), (3, 64, 2, 8, 2), (3, 32, 1, 4, 3),
-           (3, 32, 2, 4, 3), (3, 32, 1, 2, 3), (3, 64, 1, 8, 4), (3, 128, 1, 4, 2),
-           (2, 64, 1, 8, 3), (2, 64, 1, 4, 3), (2, 128, 1, 8, 3), (2, 128, 1, 8, 2),
-           (2, 64, 2, 8, 2)],
+    "down": [tuple(bf16_prompt.LARGE), (128, 5, 8, 2), (128, 3, 8, 3), (128, 2, 4, 3),
+             (64, 4, 4, 3), (256, 2, 8, 4)],
+    "up": [tuple(read_prompt.MIX_TILING), (32, 2, 4, 4), (32, 2, 2, 3), (32, 4, 4, 3),
+           (64, 1, 4, 3), (64, 1, 8, 3), (128, 1, 4, 2), (16, 4, 4, 3)],
 }  # fmt: skip
 KINDS = {"scan": SCAN, "attention": ATTENTION, "read": READ}
 
@@ -75,11 +68,9 @@ def chosen(kind, variant):
     elif kind == "norm":
         delta_scan.NORM_ROWS, delta_scan.NORM_WARPS = variant
     elif kind == "down":
-        read_prompt._PARTS = variant[0]
-        bf16_prompt.LARGE = bf16_prompt.Tiling(*variant[1:])
+        bf16_prompt.LARGE = bf16_prompt.Tiling(*variant)
     elif kind == "up":
-        read_prompt._PARTS = variant[0]
-        read_prompt.MIX_TILING = read_prompt.MixTiling(*variant[1:])
+        read_prompt.MIX_TILING = read_prompt.MixTiling(*variant)
     elif kind == "dense":
         attention_prompt.DENSE_CELLS, attention_prompt.DENSE_ROWS = variant
     else:

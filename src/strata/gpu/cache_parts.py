@@ -92,6 +92,9 @@ class Mailbox:
             return torch.zeros(num, dtype=dtype, device=device)
 
         entries, stages = self.layout.max_rows * self.layout.top_k, options.num_stages
+        aside = None
+        if device.type == "cuda":
+            aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return HandOff(
             mailbox=self.address,
             layout=self.layout,
@@ -105,6 +108,7 @@ class Mailbox:
             limit=int(options.limit_seconds * 1e9),
             clock=self._clock.data_ptr(),
             keeping=keeping,
+            aside=aside,
         )
 
     def _view(self, field: str) -> NDArray[np.int32]:

@@ -6,6 +6,7 @@ a slot is decided by ``expert_cache``.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -126,23 +127,42 @@ class LayerTier:
         return self._everywhere
 
     def post(self, ids: Tensor, codes: Codes) -> None:
-        """Divides a window's entries and asks the host for its share."""
-        post(
-            self._hand_off, self._number, ids, self.slots.slot_of, self._reachable,
-            self.staged.slot_of, self.factors, codes, has_staging=self.has_staging,
-            slots=self.slots if self.keeps else None,
-        )  # fmt: skip
+        """Divides a window's entries, asks the host for its share, and copies the rest.
+
+        Nothing here is what the products of hits read or write, so they may be launched next.
+        """
+        with self._aside():
+            post(
+                self._hand_off, self._number, ids, self.slots.slot_of, self._reachable,
+                self.staged.slot_of, self.factors, codes, has_staging=self.has_staging,
+                slots=self.slots if self.keeps else None,
+            )  # fmt: skip
+            if self.has_staging:
+                self._fetch(self._slot_jobs if self.keeps else self._jobs)
 
     def finish(self, ids: Tensor, codes: Codes, rows: ExpertRows, bad: Tensor) -> None:
         """Outputs of the entries that are in no slot; the others' have been launched before."""
+        aside = self._hand_off.aside
+        if aside is not None:
+            torch.cuda.current_stream().wait_stream(aside)
         staged = self._in_slots if self.keeps else self.staged
         if self.has_staging:
-            self._fetch(self._slot_jobs if self.keeps else self._jobs)
             experts.gate_up(staged, codes, ids, rows)
             experts.gate(staged, ids, rows, bad)
             experts.down(staged, ids, rows)
         has_kept = self.has_staging and self.keeps
         wait(self._hand_off, rows.y, ids.numel(), bad, layer=self._number, has_kept=has_kept)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Launches meanwhile begin behind those before; ``finish`` waits for them."""
+        aside = self._hand_off.aside
+        if aside is None:
+            yield
+            return
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            yield
 
     def note(self, ids: Tensor, counts: Tensor) -> None:
         """A prompt's chunk wants ids [T, K] of this layer, so many rows each expert [E]."""

@@ -38,7 +38,7 @@ MAX_CHUNK, MIN_CHUNK = 8192, 256
 SORT_PAIRS, TILE_TOKENS = 128, 32
 SCORE_ROWS, SCORE_BYTES = 128, 64 << 20
 SELECT_TILE = 8192
-READ_PARTS = 3
+BF16_PARTS = 3
 # Rows of the n-gram memory's convolution at a time.
 NGRAM_ROWS = 1024
 # Expanded experts held at a time: enough for a large chunk to have all of a layer at once.
@@ -242,7 +242,7 @@ def _read_shapes(
         shapes |= {
             "plain": Shape((room,), "bfloat16"),
             "sums": Shape((spec.num_streams, n, width)),
-            "low_parts": Shape((READ_PARTS, n, rank), "bfloat16"),
+            "low_parts": Shape((BF16_PARTS, n, rank), "bfloat16"),
         }
     return shapes
 

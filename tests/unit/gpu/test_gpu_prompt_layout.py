@@ -42,7 +42,7 @@ def test_sizes_known_without_the_kernels_are_theirs() -> None:
     assert prompt_layout.SCORE_ROWS == index_prompt._TILE_ROWS
     assert prompt_layout.SCORE_BYTES == index_prompt._SCORE_BYTES
     assert prompt_layout.SELECT_TILE == indexer.SELECT_TILE
-    assert prompt_layout.READ_PARTS == bf16_prompt.EXACT
+    assert prompt_layout.BF16_PARTS == bf16_prompt.PARTS
     for name in BLOCK_FORMATS:
         for shape in ((1, 11, 512), (3, 640, 2560)):
             exact = expand.expanded_bytes(name, *shape)

@@ -13,7 +13,7 @@ from tests.unit.gpu.row_codes import poison  # noqa: E402
 
 from strata.gpu.float_matrix import FloatMatrix, pack_floats  # noqa: E402
 from strata.gpu.kernels import bf16_prompt, read_prompt  # noqa: E402
-from strata.gpu.kernels.bf16_prompt import EXACT, unpack_bf16  # noqa: E402
+from strata.gpu.kernels.bf16_prompt import PARTS, unpack_bf16  # noqa: E402
 from strata.gpu.kernels.hyper_connections import ExpertOutputs, write_and_norm  # noqa: E402
 from strata.gpu.kernels.prompt_codes import empty_prompt_codes, quantize_prompt  # noqa: E402
 from strata.gpu.kernels.stream_read import read_order  # noqa: E402
@@ -106,7 +106,7 @@ class _Read:
         room = torch.full((size,), torch.nan, dtype=torch.bfloat16, device=device)
         sums = poison(device, STREAMS * (n + 3) * (rows + 4)).view(STREAMS, n + 3, rows + 4)
         sums = sums[:, :n, :rows]
-        parts = torch.full((EXACT, n + 3, RANK), torch.nan, dtype=torch.bfloat16, device=device)
+        parts = torch.full((PARTS, n + 3, RANK), torch.nan, dtype=torch.bfloat16, device=device)
         inject, x = poison(device, n, STREAMS), poison(device, n, WIDTH)
         codes, bad = poisoned_codes(n, WIDTH, device), torch.zeros(1, dtype=torch.int32)
         bad = bad.to(device)

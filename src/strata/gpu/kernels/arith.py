@@ -135,8 +135,8 @@ def silu(x):
 
 @triton.jit
 def near_exp(x):
-    """exp(x) to 2 units of the last place and |x| / 2^24: where no bits are promised, in 2 steps."""
-    return tl.exp2(x * _LOG2_E)  # noqa: TID251 - near is enough where this is used
+    """exp(x), two instructions, where no bits are promised: to 2^-22 and |x| / 2^24 of itself."""
+    return tl.exp2(x * _LOG2_E)
 
 
 @triton.jit
@@ -153,12 +153,6 @@ def _near_inverse(y):
 def near_sigmoid(x):
     """1 / (1 + exp(-x)) to 2^-22 and |x| / 2^24; a NaN stays one."""
     return _near_inverse(1.0 + near_exp(-x))
-
-
-@triton.jit
-def near_silu(x):
-    """x / (1 + exp(-x)), as near."""
-    return x * _near_inverse(1.0 + near_exp(-x))
 
 
 @triton.jit

@@ -1,8 +1,7 @@
 """BF16 matrices times the rows of a prompt, on tensor cores.
 
 A float32 activation is the exact sum of three bfloat16 (8 bits each), so three products of a matrix
-instruction lose nothing but the rounding of sums; two of them keep 16 bits, which is where a sum of
-thousands of float32 products is itself. Both are several times as fast as the fixed order of
+instruction lose nothing but the rounding of sums; that is seven times as fast as the fixed order of
 ``float_prompt``, which plain matrices have in decode windows. Activations are read as they are and
 cut in the registers, once for all weight rows of a program. Where a prompt is cut changes no bit,
 since a row's sums do not depend on the others; nor does the tile, since a result is the same chain
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
     from strata.gpu.float_matrix import FloatMatrix
 
-EXACT, NEAR = 3, 2
-"""Parts of an activation: all of it, or its first 16 bits and the seventeenth in the rounding."""
+PARTS = 3
+"""Parts of an activation."""
 
 
 class Tiling(NamedTuple):
@@ -40,10 +39,11 @@ class Tiling(NamedTuple):
     stages: int
 
 
-LARGE, SMALL = Tiling(128, 3, 8, 3), Tiling(64, 1, 4, 3)
-"""The large one reads activations once for 320 weight rows; with few rows of activations it would
-leave most of a card idle."""
-
+# The large one reads activations once for 320 weight rows; with few rows of activations it would
+# leave most of a card idle. The fastest tried on an H200 for 324 rows of 4 x 2560 and 8,192 rows,
+# 2026-11-30 (mixer_variants_on_card.py): 0.60 ms, 0.63 with 128 weight rows of four warps, 0.67
+# with 256 activations and 128 weight rows; 30 words of a thread are spilled.
+LARGE, SMALL = Tiling(128, 5, 8, 3), Tiling(64, 1, 4, 3)
 # The large one is taken from so many programs on: one for each multiprocessor of an H200.
 _LEAST_PROGRAMS = 132
 _ROWS, _TAIL = 64, 16  # weight rows of a tile, and of the last where no more are left
@@ -82,7 +82,7 @@ def bf16_prompt_product(weights: FloatMatrix, x: Tensor, room: Tensor, out: Tens
     """
     rows = room[: weights.num_rows * weights.inner].view(weights.num_rows, weights.inner)
     unpack_bf16(weights, rows)
-    launch_product(x, None, None, rows, out[None], 1, EXACT)
+    launch_product(x, None, None, rows, out[None], 1)
 
 
 def launch_product(
@@ -92,7 +92,6 @@ def launch_product(
     weights: Tensor,
     out: Tensor,
     num_streams: int,
-    num_parts: int,
     tiling: Tiling | None = None,
 ) -> None:
     """out[s, t] = inverse[t, s] * (weights of s . (gamma of s * x[t] of s)) for streams s.
@@ -104,7 +103,6 @@ def launch_product(
         weights: [R, S * D] bfloat16, contiguous.
         out: [S, T, R] float32, columns side by side.
         num_streams: S.
-        num_parts: EXACT or NEAR.
         tiling: LARGE or SMALL by the size if None.
     """
     num_tokens, num_rows = len(x), len(weights)
@@ -115,7 +113,7 @@ def launch_product(
     count, tail, groups = tiles_of_rows(num_rows, tiling.count)
     _bf16_kernel[(cdiv(num_tokens, tiling.tokens) * groups, num_streams)](
         x, x.stride(0), gamma, inverse, weights, out, out.stride(0), out.stride(1), num_tokens,
-        num_rows, INNER=x.shape[1] // num_streams, STREAMS=num_streams, PARTS=num_parts,
+        num_rows, INNER=x.shape[1] // num_streams, STREAMS=num_streams,
         TOKENS=tiling.tokens, ROWS=_ROWS, COUNT=count, TAIL=tail, STAGES=tiling.stages,
         num_warps=tiling.warps, **LAUNCH,
     )  # fmt: skip
@@ -154,23 +152,16 @@ def _top_half(x):
 
 
 @triton.jit
-def cut_value(x, PARTS: tl.constexpr):
-    """x as a sum of bfloat16, the lowest first: three are x, two its nearest of 17 bits.
+def cut_value(x):
+    """x as a sum of three bfloat16, the lowest first.
 
-    Cut and not rounded but for the last of two: a card rounds to bfloat16 an eighth as fast.
+    Cut and not rounded: a card rounds to bfloat16 an eighth as fast as it cuts.
     """
     top, high = _top_half(x)
-    rest = x - top
-    parts = ()
-    if PARTS == 2:
-        # Of an infinity there is no rest, and whatever stands for it, the first part says so.
-        _, low = _top_half((rest.to(tl.int32, bitcast=True) + 32768).to(tl.float32, bitcast=True))
-        parts = (low, high)
-    else:
-        top, middle = _top_half(rest)
-        _, low = _top_half(rest - top)
-        parts = (low, middle, high)
-    return parts
+    x -= top
+    top, middle = _top_half(x)
+    _, low = _top_half(x - top)
+    return low, middle, high
 
 
 @triton.jit
@@ -204,7 +195,7 @@ def _store_sums(
 @triton.jit(do_not_specialize=["num_tokens", "num_rows"])
 def _bf16_kernel(
     x_ptr, x_stride, gamma_ptr, inverse_ptr, weights_ptr, out_ptr, plane, out_stride, num_tokens,
-    num_rows, INNER: tl.constexpr, STREAMS: tl.constexpr, PARTS: tl.constexpr, TOKENS: tl.constexpr,
+    num_rows, INNER: tl.constexpr, STREAMS: tl.constexpr, TOKENS: tl.constexpr,
     ROWS: tl.constexpr, COUNT: tl.constexpr, TAIL: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     groups = (num_rows + COUNT * ROWS + TAIL - 1) // (COUNT * ROWS + TAIL)
@@ -228,7 +219,7 @@ def _bf16_kernel(
         x = tl.load(x_at + step * _STEP)
         if gamma_ptr is not None:
             x *= tl.load(gamma_ptr + stream * INNER + step * _STEP + column)[None, :]
-        parts = cut_value(x, PARTS)
+        parts = cut_value(x)
         added = ()
         for t in tl.static_range(COUNT):
             added += (add_parts(parts, tl.load(at[t] + step * _STEP), totals[t]),)

@@ -19,6 +19,7 @@ from strata.gpu.kernels.keep import choose_kept, enter_kept
 from strata.gpu.kernels.system import answer_to, fence, nanoseconds
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from strata.gpu.expert_slots import ExpertSlots
@@ -53,6 +54,8 @@ class HandOff:
             window had been posted, when its slots were done, when an answer it waited for was
             there. By the card's clock. 0 for nowhere.
         keeping: where windows leave what they stage; None where they leave nothing.
+        aside: where copies are launched, so that they run beside the products of hits; None for
+            the stream of the window itself.
     """
 
     mailbox: int
@@ -67,6 +70,7 @@ class HandOff:
     limit: int
     clock: int = 0
     keeping: Keeping | None = None
+    aside: torch.cuda.Stream | None = None
 
 
 def post(
