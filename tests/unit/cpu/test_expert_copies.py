@@ -323,6 +323,15 @@ def test_what_got_a_home_meanwhile_is_not_cached(path: Path) -> None:
     tier.close()
 
 
+def test_what_was_on_its_way_is_forgotten_as_well(path: Path, content: np.ndarray) -> None:
+    tier = tier_of(path, 4)
+    copies = Copies(tier, 0, [0, 1], is_passing=True)
+    tier.source.drop_cached()
+    assert np.array_equal(copies.wait(), content[[0, 1], :USED])
+    assert tier.source.cached_keys == []
+    tier.close()
+
+
 def test_an_expert_that_is_asked_for_twice_has_one_place(path: Path, content: np.ndarray) -> None:
     tier = tier_of(path, 4)
     for num_reads in (2, 0):
