@@ -12,7 +12,7 @@ from compiled import compile_kernel, describe
 
 from strata.cpu.build import open_context
 from strata.cpu.expert_serving import panel_bits
-from strata.gpu.kernels import fetch, hand_off
+from strata.gpu.kernels import fetch, hand_off, stream_jobs
 from strata.gpu.repack import make_repack
 from strata.tiers.hand_off import MailboxLayout
 
@@ -64,7 +64,7 @@ def hand_off_cases(rows):
         "counts_ptr": "*i32", "slot_of_ptr": "*i32", "reachable_ptr": "*i64",
         "stage_of_ptr": "*i32", "EXPERTS": EXPERTS, "TILE": 2 * EXPERTS, "STAGES": STAGES,
     }  # fmt: skip
-    yield "stream", compile_kernel(hand_off._stream_kernel, arguments, {"num_warps": 4})
+    yield "stream", compile_kernel(stream_jobs._stream_kernel, arguments, {"num_warps": 4})
 
 
 def fetch_cases(formats):

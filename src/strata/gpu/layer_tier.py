@@ -16,7 +16,8 @@ import torch
 from strata.gpu.expert_slots import ExpertSlots
 from strata.gpu.kernels import experts
 from strata.gpu.kernels.fetch import Jobs, copy_from_host, repack
-from strata.gpu.kernels.hand_off import plan_stream, post, wait
+from strata.gpu.kernels.hand_off import post, wait
+from strata.gpu.kernels.stream_jobs import plan_stream
 from strata.gpu.stream_plan import even_steps
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from strata.gpu.kernels.hand_off import (  # noqa: E402
     ASKED,
     IN_SLOT,
     HandOff,
-    plan_stream,
     post,
     wait,
 )
 from strata.gpu.kernels.quantize import empty_codes  # noqa: E402
+from strata.gpu.kernels.stream_jobs import plan_stream  # noqa: E402
 from strata.tiers.hand_off import FIELDS, MailboxLayout  # noqa: E402
 
 TOP_K, HIDDEN, STAGES = 2, 1280, 4
