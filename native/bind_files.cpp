@@ -18,6 +18,7 @@ namespace {
 
 using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>;
+using FloatRows = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
 using ByteRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 [[noreturn]] void refuse(const std::string &what) { throw std::invalid_argument(what); }
@@ -110,7 +111,8 @@ void put_rows(RowCache &cache, const Numbers &rows, const ByteRows &raw, const N
     cache.put(rows.data(), raw.data(), which.data(), int64_t(which.size()));
 }
 
-void decode_rows(int format, const ByteRows &raw, nb::object wanted, float scale, const Floats &out) {
+// A row of out, which may lie apart from the next, takes as many decoded ones as fit, side by side.
+void decode_rows(int format, const ByteRows &raw, nb::object wanted, float scale, const FloatRows &out) {
     if (!is_row_format(format)) refuse("format " + std::to_string(format) + " is not decoded here");
     const FormatShape shape = format_shape(format);
     const int64_t bytes = raw.shape(1), blocks = bytes / shape.block_bytes, width = blocks * shape.block_size;
@@ -119,20 +121,24 @@ void decode_rows(int format, const ByteRows &raw, nb::object wanted, float scale
     const bool is_gather = !wanted.is_none();
     if (is_gather && !nb::try_cast<Numbers>(wanted, rows, false)) refuse("rows must be int64 [N]");
     const int64_t num = is_gather ? int64_t(rows.size()) : int64_t(raw.shape(0));
-    if (int64_t(out.size()) != num * width) refuse("the output has the wrong size");
+    const int64_t room = int64_t(out.shape(1)), each = width ? room / width : 0;
+    if (int64_t(out.size()) != num * width || (num && (room % width || (room > 1 && out.stride(1) != 1))))
+        refuse("the output has the wrong size");
     const int64_t *at = is_gather ? rows.data() : nullptr;
     for (int64_t i = 0; at && i < num; i++)
         if (at[i] < 0 || at[i] >= int64_t(raw.shape(0)))
             throw std::out_of_range("there is no row " + std::to_string(at[i]));
     const uint8_t *stored = raw.data();
-    float *to = out.data();
+    float *const first = out.data();
+    const int64_t stride = out.stride(0);
     // A few rows end sooner than other threads would give the interpreter back; but rows of a mapped
     // file may have to come from the disk.
     nb::gil_scoped_release release;
     for (int64_t i = 0; i < num; i++) {
-        decode_row(format, stored + (at ? at[i] : i) * bytes, blocks, to + i * width);
+        float *to = first + i / each * stride + i % each * width;
+        decode_row(format, stored + (at ? at[i] : i) * bytes, blocks, to);
         if (scale != 1.0f)
-            for (int64_t j = 0; j < width; j++) to[i * width + j] *= scale;
+            for (int64_t j = 0; j < width; j++) to[j] *= scale;
     }
 }
 

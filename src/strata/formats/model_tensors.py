@@ -37,9 +37,14 @@ class Embedding:
     raw: Bytes
     scale: float = 1.0
 
-    def rows(self, tokens: NDArray[np.int32]) -> Floats:
-        """[T, D] float32 of tokens [T]."""
-        return decode_rows(self.format, self.raw, tokens, self.scale)
+    @property
+    def width(self) -> int:
+        """Values of a row."""
+        return int(self.raw.shape[1]) // self.format.block_bytes * self.format.block_size
+
+    def rows(self, tokens: NDArray[np.int32], out: Floats | None = None) -> Floats:
+        """[T, D] float32 of tokens [T]; written to ``out``, rows of any stride, if it is given."""
+        return decode_rows(self.format, self.raw, tokens, self.scale, out)
 
 
 class ModelTensors:

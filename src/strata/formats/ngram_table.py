@@ -66,8 +66,12 @@ class RowRequest:
         """Whether no read is on its way any more."""
         return self._coming is None or self._coming.reads.is_done
 
-    def wait(self) -> Floats:
+    def wait(self, out: Floats | None = None) -> Floats:
         """Decoded rows, ``rows.shape + (row_size,)`` float32. Waits for the disk.
+
+        Args:
+            out: [T, row_size * rows of one token] float32, rows of any stride, to be written and
+                returned instead.
 
         Raises:
             CheckpointError: a row could not be read.
@@ -75,7 +79,8 @@ class RowRequest:
         if self._coming is not None:
             self._table.take_in(self._coming, self._raw)
             self._coming = None
-        return decode_rows(self._table.entry.format, self._raw).reshape(*self._shape, -1)
+        decoded = decode_rows(self._table.entry.format, self._raw, out=out)
+        return decoded.reshape(*self._shape, -1) if out is None else decoded
 
     def abandon(self) -> None:
         """Lets the reads end, without their result."""

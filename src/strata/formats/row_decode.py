@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def decode_rows(
-    fmt: BlockFormat, raw: Bytes, rows: NDArray[np.integer] | None = None, scale: float = 1.0
+    fmt: BlockFormat,
+    raw: Bytes,
+    rows: NDArray[np.integer] | None = None,
+    scale: float = 1.0,
+    out: Floats | None = None,
 ) -> Floats:
     """Rows of ``raw`` as float32, each value multiplied by ``scale``.
 
@@ -31,15 +35,21 @@ def decode_rows(
         raw: [R, row_bytes] uint8, without gaps; not modified.
         rows: [N] which, 0 <= row < R; all of them if None.
         scale: rounded to float32 first.
+        out: [N / k, k * n] float32, rows of any stride, to be written instead; None for a new one.
 
     Returns:
-        [N, n] float32, new array.
+        [N, n] float32, or ``out``.
     """
-    if not (raw.flags.c_contiguous and _native.is_row_format(fmt.ggml_id)):
-        return dequantize(fmt, raw if rows is None else raw[rows]) * np.float32(scale)
     num_rows = len(raw) if rows is None else len(rows)
-    width = raw.shape[1] // fmt.block_bytes * fmt.block_size
-    out = np.empty((num_rows, width), np.float32)
+    if not (raw.flags.c_contiguous and _native.is_row_format(fmt.ggml_id)):
+        values = dequantize(fmt, raw if rows is None else raw[rows]) * np.float32(scale)
+        if out is None:
+            return values
+        out[...] = values.reshape(out.shape)
+        return out
+    if out is None:
+        width = raw.shape[1] // fmt.block_bytes * fmt.block_size
+        out = np.empty((num_rows, width), np.float32)
     wanted = None if rows is None else rows.astype(np.int64)
     _native.decode_rows(fmt.ggml_id, raw, wanted, scale, out)
     return out

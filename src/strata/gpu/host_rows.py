@@ -73,13 +73,13 @@ class HostRows:
     def _fill(
         self, piece: slice, tokens: Tokens, ngram_rows: NDArray[np.int64] | None, out: Floats
     ) -> None:
-        rows = self._embedding.rows(tokens[piece])
-        width = rows.shape[1]
-        out[piece, :width] = rows
+        # Straight to where they are sent: the memory of a copy in between would be new each time,
+        # and threads would wait for each other to be given its pages.
+        width = self._embedding.width
+        self._embedding.rows(tokens[piece], out[piece, :width])
         if ngram_rows is not None and self._table is not None and self._stored is not None:
             wanted = ngram_rows[piece].reshape(-1)
-            values = decode_rows(self._table.format, self._stored, wanted)
-            out[piece, width:] = values.reshape(len(rows), -1)
+            decode_rows(self._table.format, self._stored, wanted, out=out[piece, width:])
 
 
 def finished(futures: tuple[Future[None], ...]) -> None:

@@ -330,9 +330,10 @@ class GpuSession(Breakable):
     ) -> None:
         """Computes a window; afterwards no row is pending."""
         num_rows, hidden = len(tokens), self._spec.hidden_size
-        self._host_rows[:num_rows, :hidden] = self._model.weights.embedding.rows(tokens)
+        rows = self._host_rows[:num_rows]
+        self._model.weights.embedding.rows(tokens, rows[:, :hidden])
         if request is not None:
-            self._host_rows[:num_rows, hidden:] = request.wait().reshape(num_rows, -1)
+            request.wait(rows[:, hidden:])
         self._write_header()
         self._num_rows = num_rows
         with self._model.serving_experts(), self._changing():

@@ -36,6 +36,8 @@ def test_any_bytes(name: str) -> None:
             (decode_rows(fmt, raw, rows), expected[rows]),
             (decode_rows(fmt, raw, rows, 0.3), expected[rows] * np.float32(0.3)),
             (decode_rows(fmt, raw[:, : fmt.block_bytes]), expected[:, : fmt.block_size]),
+            (_between_gaps(fmt, raw, rows[:40], 1), expected[rows[:40]]),
+            (_between_gaps(fmt, raw, rows[:40], 4), expected[rows[:40]].reshape(10, 2048)),
         ]
     for found, wanted in cases:
         assert found.dtype == np.float32
@@ -45,6 +47,16 @@ def test_any_bytes(name: str) -> None:
             np.where(is_nan, np.float32(0), found).view(np.uint32),
             np.where(is_nan, np.float32(0), wanted).view(np.uint32),
         )
+
+
+def _between_gaps(fmt, raw: np.ndarray, rows: np.ndarray, each: int) -> np.ndarray:
+    """So many rows side by side, written into a wider array, the rest of which stays as it is."""
+    wide = np.full((len(rows) // each, each * 512 + 7), -7.0, np.float32)
+    out = wide[:, 3:-4]
+    assert decode_rows(fmt, raw, rows, out=out) is out
+    assert (wide[:, :3] == -7).all()
+    assert (wide[:, -4:] == -7).all()
+    return out.copy()
 
 
 @pytest.mark.parametrize("name", ["Q5_K", "IQ3_S"])
@@ -59,7 +71,8 @@ def test_no_rows_and_wrong_rows(name: str) -> None:
 
 def test_outputs_of_the_wrong_size() -> None:
     raw = np.zeros((3, 34), np.uint8)
-    for bad in (np.zeros((3, 31), np.float32), np.zeros((2, 32), np.float32)):
+    wide = np.zeros((6, 64), np.float32)
+    for bad in (wide[:3, :31], wide[:2, :32], wide[:, :16], wide[:2, :48], wide[:3, ::2]):
         with pytest.raises(ValueError, match="wrong size"):
             _native.decode_rows(8, raw, None, 1.0, bad)
     with pytest.raises(ValueError, match="whole number of blocks"):
