@@ -116,12 +116,12 @@ void decode_rows(int format, const ByteRows &raw, nb::object wanted, float scale
     if (!is_row_format(format)) refuse("format " + std::to_string(format) + " is not decoded here");
     const FormatShape shape = format_shape(format);
     const int64_t bytes = raw.shape(1), blocks = bytes / shape.block_bytes, width = blocks * shape.block_size;
-    if (bytes % shape.block_bytes) refuse("a row is not a whole number of blocks");
+    if (bytes == 0 || bytes % shape.block_bytes) refuse("a row is not a whole number of blocks");
     Numbers rows;
     const bool is_gather = !wanted.is_none();
     if (is_gather && !nb::try_cast<Numbers>(wanted, rows, false)) refuse("rows must be int64 [N]");
     const int64_t num = is_gather ? int64_t(rows.size()) : int64_t(raw.shape(0));
-    const int64_t room = int64_t(out.shape(1)), each = width ? room / width : 0;
+    const int64_t room = int64_t(out.shape(1)), each = room / width;
     if (int64_t(out.size()) != num * width || (num && (room % width || (room > 1 && out.stride(1) != 1))))
         refuse("the output has the wrong size");
     const int64_t *at = is_gather ? rows.data() : nullptr;

@@ -2,22 +2,17 @@
 
 #include <string.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace strata {
 
 uint8_t *ExpertCopies::Places::take(int64_t key, uint8_t *target) {
     // One is left to whoever fetches meanwhile: without any, a fetch would end before its last expert.
-    if (source_.num_reserved_ + 1 >= source_.num_places()) return nullptr;
-    const bool is_free = !source_.free_.empty();
-    if (!is_free && num_recycled_ >= std::max<int64_t>(1, source_.num_places() / SCAN_PLACES)) return nullptr;
+    if (source_.free_.empty() || source_.num_reserved_ + 1 >= source_.num_places()) return nullptr;
     const int32_t place = source_.take_place();
-    if (place < 0) return nullptr;
     source_.num_reserved_++;
-    num_recycled_ += !is_free;
     num_drops_ = source_.num_drops_;
-    taken_.push_back({key, place, target, is_free});
+    taken_.push_back({key, place, target});
     return source_.memory_of(place);
 }
 
@@ -37,7 +32,7 @@ void ExpertCopies::Places::end(bool is_there) {
         }
         source_.places_[taken.place].key = taken.key;
         source_.place_of_[taken.key] = taken.place;
-        source_.link(taken.place, taken.is_newest);
+        source_.link(taken.place, true);
     }
     taken_.clear();
 }

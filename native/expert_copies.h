@@ -9,14 +9,13 @@
 
 namespace strata {
 
-// Begins when it is made. Any number of them at once, beside whoever fetches.
+// Begins when it is made. Any number of them at once; to begin and to end, they wait for a fetch.
 class ExpertCopies {
   public:
     // targets: of each expert as many bytes as a file has of it.
     // is_passing: they come to no memory where they stay, so they will be asked for again. What is read
-    // of them comes by way of the cache then: into free places, where it stays; or, where there is none,
-    // into those used longest ago, a quarter of them at most, which the next ones take first. The others'
-    // reads leave the cache as it is.
+    // of them comes by way of free places of the cache, where it stays, as far as there are any. The
+    // others' reads leave the cache as it is.
     ExpertCopies(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
                  const std::vector<uint8_t *> &targets, bool is_passing);
     // Returns when every expert is there; false where one did not come (ExpertSource::take_failure).
@@ -47,11 +46,9 @@ class ExpertCopies {
             int64_t key;
             int32_t place;
             uint8_t *target;
-            bool is_newest;
         };
         ExpertSource &source_;
         uint64_t num_drops_ = 0;
-        int64_t num_recycled_ = 0;
         std::vector<Taken> taken_;
     };
 

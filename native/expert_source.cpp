@@ -23,6 +23,8 @@ constexpr int NUM_READERS = 64;
 constexpr size_t RUN = 32;
 // Runs of a scan on their way at once: one is computed, one has come, one is read.
 constexpr size_t SCAN_FLIGHTS = 3;
+// What passes by takes a quarter of the places at most.
+constexpr size_t SCAN_PLACES = 4;
 
 // The last `num` of `all` numbers.
 std::vector<int32_t> last_numbers(int64_t all, int64_t num) {

@@ -67,9 +67,6 @@ struct ExpertsNotRead : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Of the places, a part that what passes by takes at most: a quarter.
-constexpr int64_t SCAN_PLACES = 4;
-
 class ExpertSource {
   public:
     // extents: for each expert of each layer one (a packed blob) or three (gate, up and down as a

@@ -1,6 +1,6 @@
 """Tilings of a prompt's products on a card: equal bits for each, then their times side by side.
 
-    python benchmarks/gpu/prompt_tilings_on_card.py [--only dense,minima,gate_up,down,up_mix]
+    python benchmarks/gpu/prompt_tilings_on_card.py [--only dense,minima,gate_up,down]
         [--rows 8192] [--seconds 45] [--workers 0] [--json FILE]
 
 Kernels are compiled first, side by side. Then every variant runs at the real shape of the
@@ -11,8 +11,7 @@ with its variants from the fastest on; what would begin after ``--seconds`` is l
 
 A variant is sixteens of rows and blocks of 32 weight rows of a warp, warps along both, blocks of a
 stage, stages, and the most registers of a thread (``grouped_product.WarpTiling``); "plain" is the
-``Tiling`` that all are compared with. One of a hyper-connection's up product is
-``read_prompt.MIX_TILING``.
+``Tiling`` that all are compared with.
 """
 
 from __future__ import annotations
@@ -30,18 +29,15 @@ import prompt_products_on_card as products
 import torch
 from compile_ahead import Recorder, compile_all
 
-from strata.gpu.float_matrix import FloatMatrix, pack_floats
 from strata.gpu.kernels.expand import expand, expand_slots, expanded_bytes, expanded_in
 from strata.gpu.kernels.expert_prompt import gate_up
 from strata.gpu.kernels.expert_sort import empty_plan, sort_by_expert
 from strata.gpu.kernels.grouped_product import grouped_product, prompt_product
 from strata.gpu.kernels.prompt_codes import empty_prompt_codes
 from strata.gpu.kernels.prompt_tilings import Tiling, WarpTiling
-from strata.gpu.kernels.read_prompt import up_mix_prompt
 from strata.gpu.packing import pack
 
 HIDDEN, FFN, EXPERTS, TOP_K = 2560, 640, 256, 10
-NUM_STREAMS, RANK = 4, 320  # of hyper-connections
 PLAIN = Tiling(tokens=32, subs=1, rows=32, step=2, stages=3, warps=1)
 DENSE = (
     (2, 2, 2, 2, 2, 2), (2, 2, 2, 2, 2, 3), (2, 2, 2, 2, 1, 4), (4, 1, 2, 2, 2, 2),
@@ -55,8 +51,6 @@ SOME = (
     (2, 2, 1, 2, 2, 3), (1, 2, 2, 2, 2, 2, 168), (1, 2, 2, 2, 2, 3, 168), (1, 2, 2, 4, 2, 2, 128),
     (1, 2, 4, 2, 2, 2, 128), (2, 2, 1, 1, 2, 3),
 )  # fmt: skip
-# Without (32, 8, 3), whose streams are added in another order.
-MIXES = ((64, 8, 3), (64, 4, 3), (64, 8, 2), (32, 4, 3), (64, 8, 4), (128, 16, 2))
 # Kind: formats of its matrices, their rows and columns, what is tried.
 CASES = {
     "dense": (("IQ4_XS",), 16384, HIDDEN, DENSE),
@@ -146,58 +140,7 @@ class Case:
         return self.pairs * self.num_rows * self.inner * len(self.weights)
 
 
-class MixCase:
-    """As ``Case``, of the up product of a hyper-connection's read."""
-
-    formats, num_rows, inner = ("BF16",), NUM_STREAMS * HIDDEN, RANK
-
-    def __init__(self, rows, device):
-        self.pairs = rows
-        on_host = "cpu" if device != "meta" else device
-
-        def floats(*shape):
-            return torch.randn(shape, device=on_host).to(device)
-
-        raw = (floats(self.num_rows, RANK) / 16).bfloat16().view(torch.uint8)
-        if device == "meta":
-            panels = torch.empty((self.num_rows // 8, 512 * RANK // 32), dtype=torch.uint8,
-                                 device=device)  # fmt: skip
-            self.weights = FloatMatrix("BF16", self.num_rows, RANK, panels)
-        else:
-            self.weights = pack_floats("BF16", raw, RANK)
-        self.parts = floats(3, rows, RANK).bfloat16()
-        self.streams, self.inverse = floats(rows, NUM_STREAMS, HIDDEN), floats(rows, NUM_STREAMS)
-        self.gamma = floats(self.num_rows)
-        self.x = torch.empty((rows, HIDDEN), device=device)
-        self.codes = empty_prompt_codes(rows, HIDDEN, device)
-        self.bad = torch.zeros(1, dtype=torch.int32, device=device)
-
-    def launch(self, tiling):
-        up_mix_prompt(
-            self.parts, self.weights, self.streams, self.inverse, self.gamma, self.x, self.codes,
-            self.bad, tiling,
-        )  # fmt: skip
-
-    def results(self):
-        fields = [getattr(self.codes, f.name) for f in dataclasses.fields(self.codes)]
-        return [self.x.view(torch.int32), *fields]
-
-    def spoil(self):
-        for field in self.results():
-            field.fill_(-1)
-
-    @property
-    def macs(self):
-        return 3 * self.pairs * self.num_rows * RANK
-
-
-def case_of(kind, rows, device):
-    return MixCase(rows, device) if kind == "up_mix" else Case(kind, rows, device)
-
-
 def tilings(kind):
-    if kind == "up_mix":
-        return {",".join(map(str, shape)): shape for shape in MIXES}
     return {"plain": PLAIN} | {
         ",".join(map(str, shape)): WarpTiling(*shape) for shape in CASES[kind][3]
     }
@@ -206,7 +149,7 @@ def tilings(kind):
 def compile_kinds(kinds, rows, workers):
     with Recorder() as recorder:
         for kind in kinds:
-            case = case_of(kind, rows, "meta")
+            case = Case(kind, rows, "meta")
             for tiling in tilings(kind).values():
                 case.launch(tiling)
     compile_all(recorder.requests, workers)
@@ -214,7 +157,7 @@ def compile_kinds(kinds, rows, workers):
 
 def measure(kind, rows, until):
     """Seconds by variant, and what went wrong."""
-    case, figures, failures, expected = case_of(kind, rows, "cuda"), {}, [], None
+    case, figures, failures, expected = Case(kind, rows, "cuda"), {}, [], None
     for name, tiling in tilings(kind).items():
         if time.perf_counter() > until:
             break
@@ -244,7 +187,7 @@ def measure(kind, rows, until):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=",".join([*CASES, "up_mix"]))
+    parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--seconds", type=float, default=45.0)
     parser.add_argument("--workers", type=int, default=0)

@@ -45,6 +45,8 @@ def decode_rows(
         values = dequantize(fmt, raw if rows is None else raw[rows]) * np.float32(scale)
         if out is None:
             return values
+        if out.shape[1] % values.shape[1]:
+            raise ValueError("the output has the wrong size")
         out[...] = values.reshape(out.shape)
         return out
     if out is None:

@@ -111,7 +111,7 @@ class ExpertCache:
             self.residency, self._table, options.policy, options.policy_options
         )
         for tier in self.layers:
-            tier.notes, tier.ahead = self._notes, stream
+            tier.notes, tier.ahead, tier.table = self._notes, stream, self._table
         self._routed, self._request = self._mailbox.routed, self._mailbox.request
         homes = [home.blob_bytes for home in host.layers]
         # Where slots lend it, the room of experts on their way to prompts is theirs.
@@ -189,10 +189,10 @@ class ExpertCache:
         self.split.refresh()
         self._host.begin()
 
-    def end(self) -> None:
-        """The window's launches are done."""
+    def end(self, *, is_whole: bool = True) -> None:
+        """The window's launches are done, or they broke off."""
         if self._keeper is not None:
-            self._keeper.learn()
+            (self._keeper.learn if is_whole else self._keeper.lose)()
         self._host.end()
 
     def work(self) -> None:

@@ -99,8 +99,10 @@ def captured(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        launch()
-    stream.synchronize()
+        try:
+            launch()
+        finally:
+            stream.synchronize()  # also of what was launched before something was raised
     graph = torch.cuda.CUDAGraph()
     # What other threads ask of the card meanwhile does not end the capture.
     mode = "thread_local"

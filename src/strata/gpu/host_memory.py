@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from strata.errors import DeviceError
 from strata.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 _SLICE_BYTES = 256 * MiB
 _PORTABLE_AND_MAPPED = 3
 _NUM_BOUNCES = 2
+
+
+class ReadExperts(Protocol):
+    """``tiers.hand_off.ExpertHost.read``."""
+
+    def __call__(
+        self, layer: int, experts: list[int], places: list[int], *, is_passing: bool = False
+    ) -> None:
+        """Copies experts of a layer to addresses."""
 
 
 class HostMemory:
@@ -39,7 +48,7 @@ class HostMemory:
         limit_bytes: most that is page-locked; None for all.
         bounce_shape: (places, bytes) of the buffer for what is not; there are two of them.
         owner: of the blobs; kept as long as they are page-locked.
-        read: copies experts of a layer to addresses; ``tiers.hand_off.ExpertHost.read``.
+        read: copies experts of a layer to addresses.
     """
 
     def __init__(
@@ -49,7 +58,7 @@ class HostMemory:
         limit_bytes: int | None,
         bounce_shape: tuple[int, int],
         owner: object,
-        read: Callable[..., None],
+        read: ReadExperts,
     ) -> None:
         self._read = read
         self._is_card = device.type == "cuda"

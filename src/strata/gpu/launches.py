@@ -5,6 +5,7 @@ Inputs and outputs are buffers of a window, by their names; nothing is allocated
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from strata.gpu.float_matrix import FloatMatrix
@@ -113,15 +114,14 @@ class Launches:
         codes = self._codes(x, n)
         rows, shared_rows = buffers.experts, buffers.shared
         tier = weights.way
-        if tier is not None:
-            tier.post(ids, codes)
-        if is_fusible(weights.experts) and is_fusible(weights.shared):
-            both = (weights.experts, weights.shared)
-            gate_up_codes(*both, codes, ids, rows, shared_rows, bad)
-            down_outputs(*both, ids, rows, shared_rows)
-        else:
-            self._experts(weights.experts, codes, ids, rows, bad)
-            self._experts(weights.shared, codes, self._rows("shared_ids", n), shared_rows, bad)
+        with nullcontext() if tier is None else tier.beside(ids, codes):
+            if is_fusible(weights.experts) and is_fusible(weights.shared):
+                both = (weights.experts, weights.shared)
+                gate_up_codes(*both, codes, ids, rows, shared_rows, bad)
+                down_outputs(*both, ids, rows, shared_rows)
+            else:
+                self._experts(weights.experts, codes, ids, rows, bad)
+                self._experts(weights.shared, codes, self._rows("shared_ids", n), shared_rows, bad)
         if tier is not None:
             tier.finish(ids, codes, rows, bad)
         outputs = buffers.experts.y[: n * spec.top_k].view(n, spec.top_k, spec.hidden_size)

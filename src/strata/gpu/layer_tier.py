@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from strata.gpu.kernels.quantize import Codes
     from strata.gpu.prompt_notes import PromptNotes
     from strata.gpu.repack import Repack
+    from strata.gpu.slot_table import SlotTable
     from strata.tiers.hand_off import ExpertMemory
 
 
@@ -74,6 +75,7 @@ class LayerTier:
         is_needed: whether an expert may be in no slot.
         notes: where prompts leave what they asked for, or None.
         ahead: brings experts to long chunks of prompts, or None.
+        table: who is in which slot, or None where nobody follows it.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class LayerTier:
         self.is_needed = True
         self.notes: PromptNotes | None = None
         self.ahead: ExpertStream | None = None
+        self.table: SlotTable | None = None
         device = slots.slot_of.device
         self._number, self._hand_off = number, hand_off
         self._memory, self._raw = memory, staging.raw
@@ -127,25 +130,39 @@ class LayerTier:
         """[E] int32 without -1: a table for a prompt, which brings every expert to the card."""
         return self._everywhere
 
-    def post(self, ids: Tensor, codes: Codes) -> None:
-        """Divides a window's entries, asks the host for its share, and copies the rest.
+    @contextmanager
+    def beside(self, ids: Tensor, codes: Codes) -> Iterator[None]:
+        """Around the launches of a window's hits: the other entries set out beside them.
 
-        Nothing here is what the products of hits read or write, so they may be launched next.
+        Divides the entries, asks the host for its share and copies the rest. That writes nothing
+        hits touch, and reads nothing they write; on a card it is a branch of the window's graph.
+        Whatever is raised, the branch has joined afterwards, as a capture must not end without it.
         """
-        with self._aside():
-            post(
-                self._hand_off, self._number, ids, self.slots.slot_of, self._reachable,
-                self.staged.slot_of, self.factors, codes, has_staging=self.has_staging,
-                slots=self.slots if self.keeps else None,
-            )  # fmt: skip
-            if self.has_staging:
-                self._fetch(self._slot_jobs if self.keeps else self._jobs)
+        aside = self._hand_off.aside
+        if aside is None:
+            self._set_out(ids, codes)
+            yield
+            return
+        stream = torch.cuda.current_stream()
+        aside.wait_stream(stream)
+        try:
+            with torch.cuda.stream(aside):
+                self._set_out(ids, codes)
+            yield
+        finally:
+            stream.wait_stream(aside)
+
+    def _set_out(self, ids: Tensor, codes: Codes) -> None:
+        post(
+            self._hand_off, self._number, ids, self.slots.slot_of, self._reachable,
+            self.staged.slot_of, self.factors, codes, has_staging=self.has_staging,
+            slots=self.slots if self.keeps else None,
+        )  # fmt: skip
+        if self.has_staging:
+            self._fetch(self._slot_jobs if self.keeps else self._jobs)
 
     def finish(self, ids: Tensor, codes: Codes, rows: ExpertRows, bad: Tensor) -> None:
-        """Outputs of the entries that are in no slot; the others' have been launched before."""
-        aside = self._hand_off.aside
-        if aside is not None:
-            torch.cuda.current_stream().wait_stream(aside)
+        """Outputs of the entries that are in no slot, after ``beside``."""
         staged = self._in_slots if self.keeps else self.staged
         if self.has_staging:
             experts.gate_up(staged, codes, ids, rows)
@@ -153,17 +170,6 @@ class LayerTier:
             experts.down(staged, ids, rows)
         has_kept = self.has_staging and self.keeps
         wait(self._hand_off, rows.y, ids.numel(), bad, layer=self._number, has_kept=has_kept)
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Launches meanwhile begin behind those before; ``finish`` waits for them."""
-        aside = self._hand_off.aside
-        if aside is None:
-            yield
-            return
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            yield
 
     def note(self, ids: Tensor, counts: Tensor) -> None:
         """A prompt's chunk wants ids [T, K] of this layer, so many rows each expert [E]."""
@@ -216,7 +222,12 @@ class LayerTier:
 
     def _with_bounced(self, first: int, count: int) -> Tensor:
         """[E] addresses the card can read, of these experts all of them."""
-        far = first + np.flatnonzero(self.reachable[first : first + count] == 0)
+        is_far = self.reachable[first : first + count] == 0
+        if self.table is not None:
+            # No prompt reads those again that are in slots; the card's table is then the host's.
+            self.table.send()
+            is_far &= self.table.on_host[self._number, first : first + count] < 0
+        far = first + np.flatnonzero(is_far)
         if not len(far):
             return self._reachable
         stream = torch.cuda.current_stream() if self._reachable.is_cuda else None

@@ -188,10 +188,12 @@ class GpuModel:
             )
         try:
             self.experts.begin()
+            is_whole = False
             try:
                 yield
+                is_whole = True
             finally:
-                self.experts.end()
+                self.experts.end(is_whole=is_whole)
             # Now, as another thread's window may begin before this one's is asked for.
             try:
                 self.experts.check()

@@ -126,6 +126,17 @@ class SlotKeeper:
         for at in np.flatnonzero(~is_new).tolist():
             self._enter(int(keys[at]), int(slots[at]), int(holders[at]))
 
+    def lose(self) -> None:
+        """A window broke off: who was left where is learned, and the other slots that were named
+        hold nobody, since a copy may have been launched to them and its entry in the table not.
+        """
+        if self._on_card.is_cuda:
+            torch.cuda.synchronize(self._on_card.device)
+        is_lost = (self._places != EMPTY) & (self._kept.numpy() == EMPTY)
+        self.learn()
+        self._table.give_up(self._named[is_lost])
+        self._places[:] = EMPTY
+
     def _enter(self, key: int, slot: int, holder: int) -> None:
         """An expert lies in a slot that was meant to come to another one, or was, until now."""
         residency, held = self._residency, self._table.held

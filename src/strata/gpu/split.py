@@ -190,11 +190,12 @@ class Split:
 
     @property
     def staged_cost(self) -> Cost:
-        """What copies cost, hits included; as measured at the start before any were seen."""
+        """What copies cost, hits beside them included; as measured at the start before any were
+        seen."""
         cost = self.staged.cost
         if self.staged.weight:
             return cost
-        return Cost(cost.once + (self.idle.value or 0.0), cost.each)
+        return Cost(max(cost.once, self.idle.value or 0.0), cost.each)
 
     def _take(self, counts: Ints) -> None:
         self.has_staging = bool(counts[: self._top_k + 1].any())

@@ -64,11 +64,11 @@ def short_path(tmp_path_factory, content: np.ndarray) -> Path:
 
 
 class Pending(NamedTuple):
-    """Copies on their way: of which keys, and which of them have a place, at which end later."""
+    """Copies on their way: of which keys, and which of them have a place."""
 
     keys: list[int]
     missing: list[int]
-    placed: list[tuple[int, bool]]
+    placed: list[int]
     num_drops: int
 
 
@@ -80,22 +80,15 @@ class PassingHistory(History):
     def begin(self, layer: int, experts: Sequence[int], *, is_passing: bool) -> Pending:
         keys = [layer * EXPERTS + expert for expert in experts]
         missing = [key for key in keys if key not in self.cached]
-        placed: list[tuple[int, bool]] = []
+        placed: list[int] = []
         if is_passing:
             hits = [key for key in keys if key in self.cached]
             others = [key for key in self.cached if key not in hits]
-            left = max(1, self.num_places // 4)
-            for key in missing:
-                if self.num_reserved + 1 >= self.num_places:
-                    break
-                is_free = self.num_reserved + len(hits) + len(others) < self.num_places
-                if not is_free:
-                    if not left or not others:
-                        break
-                    left -= 1
-                    others.pop()
-                self.num_reserved += 1
-                placed.append((key, is_free))
+            num_taken = len(self.cached) + self.num_reserved
+            # One place is left to fetches.
+            num = min(self.num_places - num_taken, self.num_places - 1 - self.num_reserved)
+            placed = missing[: max(0, num)]
+            self.num_reserved += len(placed)
             self.cached = hits[::-1] + others
         return Pending(keys, missing, placed, self.num_drops)
 
@@ -105,9 +98,9 @@ class PassingHistory(History):
         self.num_reads += is_there * len(pending.missing)
         self.num_reserved -= len(pending.placed)
         if is_there and pending.num_drops == self.num_drops:
-            for key, is_newest in pending.placed:
+            for key in pending.placed:
                 if key not in self.cached:
-                    self.cached.insert(0 if is_newest else len(self.cached), key)
+                    self.cached.insert(0, key)
         return is_there
 
     def drop(self) -> None:
@@ -169,8 +162,7 @@ def test_chunks_read_again_what_a_model_says(
     if len(keys) < num_places:
         assert rounds[1:] == [0, 0, 0]
     elif at_once == 1 and num_places > 1:
-        # All places but the one that each takes from the one before it.
-        assert rounds[1:] == [len(keys) - num_places + (len(keys) > num_places)] * 3
+        assert rounds[1:] == [len(keys) - num_places] * 3
     tier.close()
 
 
@@ -188,11 +180,10 @@ def test_a_walk_past_the_places_hits_most_of_them(path: Path, num_places: int) -
 def test_what_windows_left_stays_when_a_prompt_passes(path: Path) -> None:
     tier = tier_of(path, 8)
     tier.source.fetch(0, list(range(EXPERTS)), False)
+    left = tier.source.cached_keys
     for layer, experts in [*walk(range(EXPERTS, NUM_KEYS), 4)] * 3:
         passed(tier, layer, experts)
-    # Two places, a quarter, are what passes by; they are the next to be given up.
-    assert set(tier.source.cached_keys[:6]) == {2, 3, 4, 5, 6, 7}
-    assert all(key >= EXPERTS for key in tier.source.cached_keys[6:])
+    assert tier.source.cached_keys == left
     tier.close()
 
 

@@ -77,5 +77,7 @@ def test_outputs_of_the_wrong_size() -> None:
             _native.decode_rows(8, raw, None, 1.0, bad)
     with pytest.raises(ValueError, match="whole number of blocks"):
         _native.decode_rows(8, raw[:, :33].copy(), None, 1.0, np.zeros((3, 32), np.float32))
+    with pytest.raises(ValueError, match="whole number of blocks"):
+        _native.decode_rows(8, np.zeros((3, 0), np.uint8), None, 1.0, np.zeros((3, 0), np.float32))
     with pytest.raises(ValueError, match="not decoded here"):
         _native.decode_rows(21, raw, None, 1.0, np.zeros((3, 32), np.float32))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -47,10 +49,33 @@ def test_products_are_those_of_float64(
     assert (np.abs(found - expected) / scale).max() < 1e-6
 
 
-def test_a_row_has_its_bits_alone_and_in_any_tile(
-    device: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("num_rows", [1, 15, 63, 64, 65, 80, 81, 144, 324, 336, 337, 400])
+@pytest.mark.parametrize("least", [0, 1 << 30])
+def test_every_row_of_a_matrix_is_there(
+    num_rows: int, least: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    matrix, _ = _matrix(20, 64, device)
+    """With both tilings: several tiles of a program, a narrow one behind them, several programs."""
+    monkeypatch.setattr(bf16_prompt, "_LEAST_PROGRAMS", least)
+    matrix, weights = _matrix(num_rows, 32, device)
+    x = np.random.default_rng().normal(0, 3, (3, 32)).astype(np.float32)
+    found = _product(matrix, x, device).double().cpu().numpy()
+    scale = np.abs(x.astype(np.float64)) @ np.abs(weights.T)
+    assert (np.abs(found - x.astype(np.float64) @ weights.T) / scale).max() < 1e-6
+
+
+@given(num_rows=st.integers(1, 2000), most=st.integers(1, 8))
+def test_tiles_hold_all_rows(num_rows: int, most: int) -> None:
+    count, tail, groups = bf16_prompt.tiles_of_rows(num_rows, most)
+    assert 1 <= count <= most
+    assert groups == -(-num_rows // (64 * count + tail))  # as the kernel counts them
+    assert not tail or (groups == 1 and 64 * count < num_rows)
+
+
+@pytest.mark.parametrize("num_rows", [20, 324])
+def test_a_row_has_its_bits_alone_and_in_any_tile(
+    num_rows: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix, _ = _matrix(num_rows, 64, device)
     x = np.random.default_rng().normal(0, 3, (130, 64)).astype(np.float32)
     whole = _product(matrix, x, device)
     for first, end in ((0, 1), (64, 130), (129, 130)):

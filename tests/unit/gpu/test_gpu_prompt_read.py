@@ -21,7 +21,7 @@ from strata.gpu.kernels.write_prompt import write_prompt  # noqa: E402
 from strata.reference.hyper_connections import HyperConnection  # noqa: E402
 
 EPS, STREAMS = 1e-6, 4
-WIDTH, RANK = 96, 64
+WIDTH, RANK = 128, 96
 
 
 def _random(*shape: int) -> torch.Tensor:

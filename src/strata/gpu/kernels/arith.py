@@ -1,6 +1,7 @@
-"""Single operations whose bits are promised: exp, sigmoid, silu, rounding, integer dot products.
+"""Single operations: exp, sigmoid, silu, rounding, integer dot products, with promised bits.
 
-The same sequences as ``reference.expert_numerics``, for use inside kernels. Owns the two ways to
+The same sequences as ``reference.expert_numerics``, for use inside kernels; what is called near
+has a card's own bits instead, for places where none are promised. Owns the two ways to
 run a kernel (compiled, or in Triton's interpreter) as far as they differ: inline PTX is used when
 compiled only. Kernels must be launched with ``**LAUNCH``.
 """
@@ -135,7 +136,7 @@ def silu(x):
 
 @triton.jit
 def near_exp(x):
-    """exp(x), two instructions, where no bits are promised: to 2^-22 and |x| / 2^24 of itself."""
+    """exp(x), two instructions, where no bits are promised: to 2^-22 and |x| / 2^23 of itself."""
     return tl.exp2(x * _LOG2_E)
 
 
@@ -151,7 +152,7 @@ def _near_inverse(y):
 
 @triton.jit
 def near_sigmoid(x):
-    """1 / (1 + exp(-x)) to 2^-22 and |x| / 2^24; a NaN stays one."""
+    """1 / (1 + exp(-x)) to 2^-21 and |x| / 2^23 of itself, or to 2^-126; a NaN stays one."""
     return _near_inverse(1.0 + near_exp(-x))
 
 

@@ -44,8 +44,8 @@ class Tiling(NamedTuple):
 # 2026-11-30 (mixer_variants_on_card.py): 0.60 ms, 0.63 with 128 weight rows of four warps, 0.67
 # with 256 activations and 128 weight rows; 30 words of a thread are spilled.
 LARGE, SMALL = Tiling(128, 5, 8, 3), Tiling(64, 1, 4, 3)
-# The large one is taken from so many programs on: one for each multiprocessor of an H200.
-_LEAST_PROGRAMS = 132
+# The large one is taken from so many programs on: a chunk of 4,096 rows has them.
+_LEAST_PROGRAMS = 128
 _ROWS, _TAIL = 64, 16  # weight rows of a tile, and of the last where no more are left
 _STEP = tl.constexpr(32)  # values of a step
 _UNPACK_LOADS = 8
@@ -198,6 +198,7 @@ def _bf16_kernel(
     num_rows, INNER: tl.constexpr, STREAMS: tl.constexpr, TOKENS: tl.constexpr,
     ROWS: tl.constexpr, COUNT: tl.constexpr, TAIL: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    WIDTH: tl.constexpr = TAIL if TAIL > 0 else 16  # without a tail nothing is computed there
     groups = (num_rows + COUNT * ROWS + TAIL - 1) // (COUNT * ROWS + TAIL)
     token = tl.program_id(0) // groups * TOKENS + tl.arange(0, TOKENS)
     first = tl.program_id(0) % groups * (COUNT * ROWS)
@@ -212,9 +213,9 @@ def _bf16_kernel(
         row = tl.minimum(first + t * ROWS + tl.arange(0, ROWS), last)
         at += (weights_ptr + row[None, :] * (STREAMS * INNER) + column[:, None],)
         totals += (tl.zeros([TOKENS, ROWS], tl.float32),)
-    tail_row = first + COUNT * ROWS + tl.arange(0, 16)
+    tail_row = first + COUNT * ROWS + tl.arange(0, WIDTH)
     tail_at = tl.minimum(tail_row, last)[None, :] * (STREAMS * INNER) + column[:, None]
-    tail = tl.zeros([TOKENS, 16], tl.float32)
+    tail = tl.zeros([TOKENS, WIDTH], tl.float32)
     for step in tl.range(0, INNER // _STEP, num_stages=STAGES):
         x = tl.load(x_at + step * _STEP)
         if gamma_ptr is not None:

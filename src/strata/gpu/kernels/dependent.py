@@ -4,8 +4,8 @@ A kernel of a decode window is short, so what lies between two of them counts. H
 set up, and fetch its weights into the second level cache, before the one before has ended. Nothing
 that an earlier launch wrote may be used, and nothing may be written, before ``wait_for_inputs``;
 every kernel launched with ``LAUNCH_AFTER`` calls it, in all its programs. So a launch ends only
-after all before it have, and the order of reads and writes is that of plain launches. What to fetch
-may be guessed from what is there: a wrong guess costs time and changes nothing.
+after all before it in its branch have, and the order of reads and writes is that of plain launches.
+What to fetch may be guessed from what is there: a wrong guess costs time and changes nothing.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class HandOff:
             window had been posted, when its slots were done, when an answer it waited for was
             there. By the card's clock. 0 for nowhere.
         keeping: where windows leave what they stage; None where they leave nothing.
-        aside: where copies are launched, so that they run beside the products of hits; None for
-            the stream of the window itself.
+        aside: where ``post`` and copies are launched, beside the products of hits; None for the
+            stream of the window itself.
     """
 
     mailbox: int

@@ -2,8 +2,9 @@
 
 ``post`` stages them straight into slots that the host has named before the window; nobody is taken
 out of the card's table until the layer's products of hits are done, so ``wait`` changes it, and
-tells the host. The card's table is therefore true after every launch of a window, whether or not
-anybody wants the window. Who is named: ``gpu.slot_keeper``.
+tells the host. The card's table is therefore true after every window, whether or not anybody wants
+it; of one that breaks off in between the host takes the names back. Who is named:
+``gpu.slot_keeper``.
 """
 
 from __future__ import annotations
