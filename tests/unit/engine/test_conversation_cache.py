@@ -22,8 +22,10 @@ from tests.fakes import FakeSession
 
 from strata.engine.conversation import Conversation
 from strata.engine.conversation_disk import ConversationFiles
+from strata.engine.conversation_file import read_history
 from strata.engine.conversation_history import bytes_of
 from strata.engine.conversation_points import Keeping
+from strata.errors import CheckpointError
 
 VOCAB, CAPACITY, TURN = 50, 500, 1
 PLENTY = 1 << 30
@@ -34,6 +36,14 @@ messages = st.lists(st.integers(2, 5), min_size=6, max_size=40)
 
 def begins(tokens: list[int], prompt: list[int]) -> bool:
     return len(tokens) <= len(prompt) and all(a == b for a, b in zip(tokens, prompt, strict=False))
+
+
+def can_be_read(path: Path, num_tokens: int) -> bool:
+    try:
+        read_history(path, num_tokens)
+    except CheckpointError:
+        return False
+    return True
 
 
 class Cache(RuleBasedStateMachine):
@@ -101,6 +111,8 @@ class Cache(RuleBasedStateMachine):
         if self.files is not None:
             for entry in self.files._entries.values():
                 tokens = entry.contents.tokens.tolist()
+                if not can_be_read(entry.path, len(tokens)):
+                    continue  # damaged, and not asked for since: nobody has found out yet
                 lengths += [
                     position
                     for position, _, _ in entry.contents.checkpoints
