@@ -40,21 +40,11 @@ void ExpertCopies::Places::end(bool is_there) {
 ExpertCopies::ExpertCopies(ExpertSource &source, int64_t layer, const std::vector<int32_t> &experts,
                            const std::vector<uint8_t *> &targets, bool is_passing)
     : source_(source), size_(expert_bytes(source.layers_[layer])), places_(source) {
-    // What is found in the cache is held until it has been copied, or the missing would take its place.
-    struct Held {
-        ExpertSource &source;
-        std::vector<int32_t> places;
-        ~Held() {
-            for (const int32_t place : places) source.link(place, true);
-        }
-    };
     std::lock_guard<std::mutex> lock(source.mutex_);
-    Held held{source, {}};
     std::vector<int64_t> keys;
     std::vector<uint8_t *> rest;
     std::vector<std::pair<const uint8_t *, uint8_t *>> found;
-    // Nothing may be thrown while a place is neither in the order of use nor held.
-    held.places.reserve(experts.size()), places_.reserve(experts.size());
+    places_.reserve(experts.size()); // nothing may be thrown while a place is nobody's
     SourceCounts &counts = source.counts_[layer];
     for (size_t i = 0; i < experts.size(); i++) {
         const int64_t key = source.key_of(layer, experts[i]);
@@ -65,9 +55,9 @@ ExpertCopies::ExpertCopies(ExpertSource &source, int64_t layer, const std::vecto
         } else if (place >= 0) {
             counts.cached++;
             found.push_back({source.memory_of(place), targets[i]});
-            if (!is_passing || !source.places_[place].is_linked) continue; // the latter: asked for twice
+            if (!is_passing) continue;
             source.unlink(place);
-            held.places.push_back(place);
+            source.link(place, true);
         } else {
             keys.push_back(key);
             rest.push_back(targets[i]);

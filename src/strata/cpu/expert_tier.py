@@ -171,8 +171,7 @@ class ExpertTier:
             experts: of the layer.
             places: addresses, one for each.
             is_passing: they will be asked for again, since they stay nowhere: what is read of them
-                is cached as far as that leaves in the cache what was used there. Otherwise nothing
-                is.
+                is cached as far as places are free. Otherwise nothing is.
         """
         return self.source.copy(layer, experts, places, is_passing)
 

@@ -191,9 +191,11 @@ class ExpertCache:
 
     def end(self, *, is_whole: bool = True) -> None:
         """The window's launches are done, or they broke off."""
-        if self._keeper is not None:
-            (self._keeper.learn if is_whole else self._keeper.lose)()
-        self._host.end()
+        try:
+            if self._keeper is not None:
+                (self._keeper.learn if is_whole else self._keeper.lose)()
+        finally:
+            self._host.end()
 
     def work(self) -> None:
         """Brings in whom slots wait for, then decides what the last window's experts mean for them.

@@ -14,18 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.failing_reads import failing_reads
+from tests.unit.cpu.expert_blobs import BLOB, EXPERTS, LAYERS, NUM_KEYS, shapes
 from tests.unit.cpu.test_expert_server import NUM_EXPERTS
 from tests.unit.cpu.test_expert_server_files import PAGE, RawCard
-from tests.unit.cpu.test_expert_source import (
-    BLOB,
-    EXPERTS,
-    LAYERS,
-    NUM_KEYS,
-    History,
-    Unreadable,
-    shapes,
-    tier_of,
-)
+from tests.unit.cpu.test_expert_source import History, Unreadable, tier_of
 
 from strata import _native
 
@@ -41,19 +33,6 @@ USED = shapes()[0].native.expert_bytes
 NOT_READ = r"cannot read expert \d of layer 1"
 # The file ends before them.
 UNREADABLE = frozenset({NUM_KEYS - 2, NUM_KEYS - 1})
-
-
-@pytest.fixture(scope="module")
-def content() -> np.ndarray:
-    """[keys, BLOB] of the file."""
-    return np.random.default_rng(3).integers(0, 256, (NUM_KEYS, BLOB), np.uint8)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory, content: np.ndarray) -> Path:
-    file = tmp_path_factory.mktemp("copies") / "blobs"
-    file.write_bytes(content.tobytes())
-    return file
 
 
 @pytest.fixture(scope="module")

@@ -15,49 +15,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.cpu.expert_blobs import BLOB, EXPERTS, LAYERS, NUM_KEYS, shapes
 
 from strata import _native
 from strata.cpu import expert_layers
 from strata.cpu.expert_files import ExpertsOnDisk
-from strata.cpu.expert_layers import LayerShape
 from strata.cpu.expert_tier import ExpertTier
 from strata.errors import CheckpointError, DeviceError
-from strata.formats.block_formats import FORMATS
 from strata.tiers.resident_plan import resident_plan
 from strata.tiers.slots import Residency, shared_slots
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LAYERS, EXPERTS, SIZE = 2, 8, 32
-NUM_KEYS = LAYERS * EXPERTS
-BLOB = 4096
 MOST_OF_A_RUN = 32
-
-
-def shapes() -> list[LayerShape]:
-    number = FORMATS["Q8_0"].ggml_id
-    formats = (number, number, number)
-    names = ("gate", "up", "down")
-    return [
-        LayerShape(
-            names, formats, _native.ExpertLayer(*formats, EXPERTS, SIZE, SIZE), BLOB, EXPERTS, SIZE
-        )
-        for _ in range(LAYERS)
-    ]
-
-
-@pytest.fixture(scope="module")
-def content() -> np.ndarray:
-    """[keys, BLOB] of the file."""
-    return np.random.default_rng(1).integers(0, 256, (NUM_KEYS, BLOB), np.uint8)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory, content: np.ndarray) -> Path:
-    file = tmp_path_factory.mktemp("source") / "blobs"
-    file.write_bytes(content.tobytes())
-    return file
 
 
 def tier_of(path: Path, num_places: int, kept: dict[int, list[int]] | None = None) -> ExpertTier:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.cpu.expert_blobs import BLOB, EXPERTS, LAYERS, NUM_KEYS, SIZE, shapes
 from tests.unit.cpu.test_expert_server import (
     ANSWER_SECONDS,
     GOOD,
@@ -23,7 +24,6 @@ from tests.unit.cpu.test_expert_server import (
     UNWRITTEN,
     Card,
 )
-from tests.unit.cpu.test_expert_source import BLOB, EXPERTS, LAYERS, NUM_KEYS, SIZE, shapes
 
 from strata import _native
 from strata.cpu.expert_files import ExpertsOnDisk
@@ -45,14 +45,9 @@ FAILED = 4
 USED = shapes()[0].native.expert_bytes
 
 
-@pytest.fixture(scope="module")
-def content() -> np.ndarray:
-    """[keys, BLOB] of the file."""
-    return np.random.default_rng(2).integers(0, 256, (NUM_KEYS, BLOB), np.uint8)
-
-
 @pytest.fixture
 def path(tmp_path: Path, content: np.ndarray) -> Path:
+    """A file of a test's own, since some make it shorter."""
     file = tmp_path / "blobs"
     file.write_bytes(content.tobytes())
     return file
